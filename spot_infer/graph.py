@@ -1,0 +1,89 @@
+"""The draft graph: drafted states under one root, and the two interfaces around it, context in and graph out.
+
+A node is keyed by the commits that lead to it from the root. In a merged graph the key is the SET of commits, so two
+orders that reach one state are one node; in a tree (the paper's form) it is the path. Paper section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spot_infer.blocks import BlockState, Commit, Step
+from spot_infer.noise import GumbelNoise
+from spot_infer.table import StaleTable
+
+Key = frozenset[Commit] | tuple[Step, ...]
+
+
+@dataclass
+class DraftGraph:
+    """Drafted states in an order in which a parent always stands before its children; node 0 is the root.
+
+    commits[i] is the set of commits between the root and node i, masses[i] the probability, as the drafter sees it,
+    that the target's trajectory passes through node i. `merged` says how nodes are keyed.
+    """
+
+    merged: bool = True
+    keys: list[Key] = field(default_factory=list)
+    commits: list[frozenset[Commit]] = field(default_factory=list)
+    masses: list[float] = field(default_factory=list)
+    index: dict[Key, int] = field(default_factory=dict)
+    calls: int = 0
+    states_scored: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            self._append(frozenset() if self.merged else (), frozenset(), 1.0)
+
+    def __len__(self) -> int:
+        """Number of drafted states, the root excluded."""
+        return len(self.keys) - 1
+
+    def child(self, node: int, step: Step) -> int | None:
+        """The drafted state that `step` leads to from `node`, or None."""
+        return self.index.get(self._extend(node, step))
+
+    def add(self, node: int, step: Step, mass: float) -> int:
+        """Draft the state that `step` leads to from `node`; a state already drafted keeps its row."""
+        key = self._extend(node, step)
+        if key in self.index:
+            return self.index[key]
+        return self._append(key, self.commits[node] | step, mass)
+
+    def _extend(self, node: int, step: Step) -> Key:
+        key = self.keys[node]
+        return key | step if isinstance(key, frozenset) else (*key, step)
+
+    def _append(self, key: Key, commits: frozenset[Commit], mass: float) -> int:
+        self.index[key] = len(self.keys)
+        self.keys.append(key)
+        self.commits.append(commits)
+        self.masses.append(mass)
+        return self.index[key]
+
+
+@dataclass(frozen=True)
+class DraftContext:
+    """All a drafter may read. `state` is the root; `table` was computed one step before it, at `table_state`.
+
+    tables: most recent first; tables[0] is the stale table, computed at the root's predecessor.
+    finish_limit: absolute position from which on nothing is returned to the user (the length limit).
+    """
+
+    request: int
+    state: BlockState
+    tables: Sequence[StaleTable]
+    budget: int
+    floor: float
+    temperature: float
+    noise: GumbelNoise | None = None
+
+
+class Drafter(Protocol):
+    """Anything that proposes future states. It may be wrong in any way: only speed depends on it."""
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        """One graph a context, each of at most `budget` drafted states, none of them a finished block."""
+        ...

@@ -1,0 +1,57 @@
+"""Keyed Gumbel noise (paper section 4.3): a row depends on the request's seed and the absolute position, nothing else.
+
+Generator `philox4x64-10/v1`: numpy's Philox 4x64 with ten rounds, key (seed, position), counter from zero; the 64-bit
+outputs become uniforms (top 53 bits + 1/2) / 2^53 in float64 and then -log(-log u). float32 uniforms would cap a draw
+at about 16.6, which a vocabulary of 150,000 reaches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+NOISE_VERSION = "philox4x64-10/v1"
+_MASK64 = (1 << 64) - 1
+
+
+def gumbel_row(seed: int, position: int, vocab_size: int) -> NDArray[np.float64]:
+    """Gumbel(0, 1) draws [V] of one absolute position."""
+    raw = np.random.Philox(key=np.array([seed & _MASK64, position], dtype=np.uint64)).random_raw(vocab_size)
+    uniform = ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    return -np.log(-np.log(uniform))
+
+
+class GumbelNoise:
+    """The noise of one request; keeps the rows of recent positions, since a block's rows are read once a round."""
+
+    def __init__(self, seed: int, vocab_size: int, keep_rows: int = 128) -> None:
+        self.seed = seed
+        self.vocab_size = vocab_size
+        self.keep_rows = keep_rows
+        self._rows: dict[int, Tensor] = {}
+
+    def rows(self, positions: Sequence[int]) -> Tensor:
+        """float64 [len(positions), V] on the CPU."""
+        for position in positions:
+            if position not in self._rows:
+                self._rows[position] = torch.from_numpy(gumbel_row(self.seed, position, self.vocab_size))
+        stacked = torch.stack([self._rows[position] for position in positions])
+        while len(self._rows) > self.keep_rows:
+            del self._rows[next(iter(self._rows))]
+        return stacked
+
+
+def prompt_hash(prompt_ids: Sequence[int]) -> str:
+    """Hex digest that names a prompt by its token ids."""
+    return hashlib.sha256(np.asarray(prompt_ids, dtype="<i4").tobytes()).hexdigest()
+
+
+def request_seed(seed: int, prompt_ids: Sequence[int], sample: int = 0) -> int:
+    """The 64-bit seed of one request: a hash of the run's seed, the prompt and the sample's number."""
+    text = f"{seed}:{prompt_hash(prompt_ids)}:{sample}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")

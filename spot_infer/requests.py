@@ -1,0 +1,95 @@
+"""What goes into the decode loop and what comes out of it: requests, rounds, results and their accounting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from spot_infer.blocks import BlockState, Step
+from spot_infer.graph import DraftGraph
+from spot_infer.packing import Layout
+from spot_infer.table import StaleTable
+from spot_infer.transition import CommitRule, Sampling
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to decode: its token ids and the seed of its noise (`noise.request_seed`)."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DecodeSettings:
+    """How the loop runs. budget: most drafted states a round (0 is draft-free); floor: smallest mass worth verifying;
+    pad: fill every forward up to 1 + budget replicas a row; batch_size: rows decoded together."""
+
+    max_new_tokens: int = 256
+    rule: CommitRule = CommitRule()
+    sampling: Sampling = Sampling()
+    budget: int = 0
+    floor: float = 0.0
+    pad: bool = False
+    layout: Layout = "concat"
+    batch_size: int = 8
+    ignore_stop: bool = False
+    stop: tuple[str, ...] = ()
+
+
+@dataclass
+class Stats:
+    """One request's accounting. nfe: target forwards it took part in after its prompt was encoded, cache writes
+    included; positions: token positions forwarded for it, padding included; accepted: drafts, the target's own commit
+    excluded; drafted_rounds: rounds that had at least one draft."""
+
+    nfe: int = 0
+    rounds: int = 0
+    drafted_rounds: int = 0
+    cache_writes: int = 0
+    commits: int = 0
+    accepted: int = 0
+    drafted: int = 0
+    positions: int = 0
+    drafter_calls: int = 0
+    states_scored: int = 0
+    drafter_s: float = 0.0
+    wall_s: float = 0.0
+    distribution_preserving: bool = True
+
+    @property
+    def accepted_per_round(self) -> float:
+        """Accepted drafts a drafted round."""
+        return self.accepted / self.drafted_rounds if self.drafted_rounds else 0.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """One finished request. tokens: generated ids up to and including the stop token; nothing after it."""
+
+    request: int
+    tokens: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    stats: Stats
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one target forward did for one request.
+
+    state: the root; graph: what was drafted (None in a draft-free round); steps: what committed, in order, accepted
+    drafts first and the target's own last; tables: when recording, the tables at the root and at every accepted state,
+    one a step; otherwise the newest only, and only if something will read it. final_tokens: generated ids that became
+    final in this round (contiguous from the left, stop and limit applied). result is set in a request's last round.
+    """
+
+    request: int
+    state: BlockState
+    graph: DraftGraph | None
+    steps: tuple[Step, ...]
+    tables: tuple[StaleTable, ...]
+    final_tokens: tuple[int, ...] = ()
+    result: Result | None = field(default=None)

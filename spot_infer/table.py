@@ -1,0 +1,64 @@
+"""The stale table: the target's conditionals at the masked slots of one state, rounded once to the shards' dtypes.
+
+Live drafters, training and replay all read tables made by `stale_table`, so none of them sees more precision than
+another. Log-odds keep float32: a float16 probability saturates at 1 - 2^-11 and loses the order of certain slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+TOP_K = 32
+
+
+@dataclass(frozen=True)
+class StaleTable:
+    """One state's table over its m masked slots, in ascending slot order.
+
+    slots uint8 [m]; top_logprob float16 [m, 32] and top_token int32 [m, 32], most probable first (-inf and -1 where
+    the vocabulary is smaller, forbidden tokens left out); log_odds float32 [m] of the best allowed token;
+    drawn_token int32 [m] and drawn_logprob float16 [m] at temperature > 0, else None.
+    """
+
+    slots: NDArray[np.uint8]
+    top_logprob: NDArray[np.float16]
+    top_token: NDArray[np.int32]
+    log_odds: NDArray[np.float32]
+    drawn_token: NDArray[np.int32] | None = None
+    drawn_logprob: NDArray[np.float16] | None = None
+
+
+def stale_table(
+    slots: Tensor,
+    logits: Tensor,
+    log_odds: Tensor,
+    best: Tensor,
+    log_normaliser: Tensor,
+    forbidden_ids: Tensor,
+    drawn: tuple[Tensor, Tensor] | None = None,
+) -> StaleTable:
+    """Round one state's answers into a table.
+
+    slots [m]; logits [m, V]; log_odds, best, log_normaliser [m] from `transition.confidence`; drawn is
+    (token [m], log-probability [m]) from `transition.draw`. The first column is always `best`.
+    """
+    allowed = logits.index_fill(-1, forbidden_ids, -torch.inf)
+    allowed = allowed.scatter(-1, best[:, None], torch.inf)
+    width = min(TOP_K, logits.shape[-1])
+    order = allowed.topk(width, dim=-1).indices
+    logprob = logits.index_fill(-1, forbidden_ids, -torch.inf).gather(-1, order) - log_normaliser[:, None]
+    token = torch.where(torch.isfinite(logprob), order, -1)
+    pad = (0, TOP_K - width)
+    return StaleTable(
+        slots=slots.to(torch.uint8).cpu().numpy(),
+        top_logprob=torch.nn.functional.pad(logprob, pad, value=-torch.inf).to(torch.float16).cpu().numpy(),
+        top_token=torch.nn.functional.pad(token, pad, value=-1).to(torch.int32).cpu().numpy(),
+        log_odds=log_odds.to(torch.float32).cpu().numpy(),
+        drawn_token=None if drawn is None else drawn[0].to(torch.int32).cpu().numpy(),
+        drawn_logprob=None if drawn is None else drawn[1].to(torch.float16).cpu().numpy(),
+    )

@@ -1,0 +1,80 @@
+"""What the decoder needs of a target. Anything with these members works: an adapter, a wrapped model, a test fake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from spot_infer.packing import Packed
+
+
+@dataclass(frozen=True)
+class TargetSpec:
+    """The facts about a target that decoding, shards and drafters depend on.
+
+    mask_id is never emitted; forbidden_ids (which holds mask_id) can't be best or drawn; any of stop_ids ends a row.
+    max_positions: longest sequence, prompt included, in tokens. exact_prefix_cache: a cached block is what a full
+    forward would compute, so drafted decoding can be lossless. config_hash: sha256 of the target's config.
+    """
+
+    name: str
+    block_length: int
+    vocab_size: int
+    mask_id: int
+    stop_ids: tuple[int, ...]
+    forbidden_ids: tuple[int, ...]
+    max_positions: int
+    exact_prefix_cache: bool = True
+    grid_origin: str = "absolute"
+    logit_shift: int = 0
+    dtype: str = "float32"
+    revision: str | None = None
+    config_hash: str = ""
+    tokenizer_hash: str = ""
+    template_hash: str = ""
+
+
+class PrefixCache(Protocol):
+    """Keys and values of every row's finished blocks, and a scratch region for the last forward's replicas."""
+
+    lengths: list[int]
+
+    def add_row(self) -> int:
+        """An empty row at the end; returns its index."""
+        ...
+
+    def drop_row(self, row: int) -> None:
+        """Remove `row`; the last row takes its index."""
+        ...
+
+    def promote(self, row: int, packed: Packed, state: int) -> None:
+        """Append the keys and values that the last forward (`packed`) computed for `state` to `row`'s prefix."""
+        ...
+
+
+class Target(Protocol):
+    """A diffusion language model that decodes block by block."""
+
+    spec: TargetSpec
+    tokenizer: Any
+    device: torch.device
+
+    def new_cache(self) -> PrefixCache:
+        """A prefix cache with no rows."""
+        ...
+
+    def prefill(self, cache: PrefixCache, rows: Sequence[int], prefixes: Sequence[Sequence[int]]) -> None:
+        """Encode whole blocks of prompt (each a multiple of the block length, possibly empty) into empty rows."""
+        ...
+
+    def forward(self, packed: Packed, cache: PrefixCache) -> Tensor:
+        """Hidden states [M, H] that predict `packed`'s masked slots; leaves the replicas' keys in the scratch region."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Vocabulary projection [m, V] of hidden states [m, H], float32 or better. Called in chunks."""
+        ...

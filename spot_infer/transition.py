@@ -1,0 +1,165 @@
+"""The target's transition as a value and pure functions: which slots commit, which token each of them takes.
+
+Paper section 4.1 (equations 1 and 2) and 4.3 (equation 4). Everything that decides an order, collection, features,
+drafters, verification, calls `ranking_values` and `select_slots`; everything that picks a token calls `draw`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from spot_infer.errors import SpotError
+
+Ranking = Literal["probability", "margin", "entropy"]
+
+
+@dataclass(frozen=True)
+class CommitRule:
+    """Which masked slots the target commits after a forward.
+
+    ranking: what a slot is ranked by, always before temperature and filters: its largest probability, the margin
+        between its two largest probabilities, or its negative entropy.
+    resolution: `float32` ranks by the value itself; `bfloat16` by bfloat16(probability), as decoders that take the
+        softmax in model dtype do; a number e ties every slot whose probability is at least 1 - e.
+    selection: `one` slot, a `quota` of slots, or every slot whose probability is above `threshold` (at least `quota`).
+    Ties break to the lowest slot.
+    """
+
+    ranking: Ranking = "probability"
+    resolution: str | float = "float32"
+    selection: Literal["one", "quota", "threshold"] = "one"
+    quota: int = 1
+    threshold: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.ranking not in get_args(Ranking):
+            raise SpotError(f"rule.ranking is {self.ranking!r}; use one of {', '.join(get_args(Ranking))}")
+        numeric = isinstance(self.resolution, float) and 0 < self.resolution < 0.5
+        if not numeric and self.resolution not in ("float32", "bfloat16"):
+            raise SpotError(
+                f"rule.resolution is {self.resolution!r}; use float32, bfloat16 or a number between 0 and 0.5"
+            )
+        if self.selection not in ("one", "quota", "threshold"):
+            raise SpotError(f"rule.selection is {self.selection!r}; use one, quota or threshold")
+        if self.quota < 1 or not 0 < self.threshold < 1:
+            raise SpotError(
+                f"rule.quota is {self.quota} and rule.threshold is {self.threshold}; use a quota of at least 1 and a "
+                "threshold between 0 and 1"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> CommitRule:
+        unknown = set(fields) - set(cls.__dataclass_fields__)
+        if unknown:
+            raise SpotError(f"rule has unknown keys {sorted(unknown)}; known keys: {sorted(cls.__dataclass_fields__)}")
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Temperature (0 is greedy), then top-k (0 keeps all), then top-p (1 keeps all), then noise: in that order."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0 or self.temperature == float("inf"):
+            raise SpotError(f"temperature is {self.temperature}; use 0 for greedy decoding or a positive number")
+        if self.top_k < 0:
+            raise SpotError(f"top_k is {self.top_k}; use 0 to keep every token or a positive integer")
+        if not 0 < self.top_p <= 1:
+            raise SpotError(f"top_p is {self.top_p}; use a number above 0 and at most 1")
+
+
+def confidence(logits: Tensor, forbidden_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Best allowed token and its log-odds, with the slot's log-normaliser.
+
+    logits [M, V] float32 or float64; forbidden_ids [F] int64 stay in the normaliser and can't be best.
+    Returns log_odds [M] = z_best - logsumexp(the other logits), best token [M] int64 (lowest id among ties),
+    log-normaliser [M]. Log-odds are never computed through 1 - p, which saturates.
+    """
+    allowed = logits.index_fill(-1, forbidden_ids, -torch.inf)
+    best_logit = allowed.max(dim=-1).values
+    token_ids = torch.arange(logits.shape[-1], device=logits.device)
+    best = torch.where(allowed == best_logit[:, None], token_ids, logits.shape[-1]).min(dim=-1).values
+    others = torch.logsumexp(logits.scatter(-1, best[:, None], -torch.inf), dim=-1)
+    return best_logit - others, best, torch.logaddexp(best_logit, others)
+
+
+def ranking_values(log_odds: Tensor, rule: CommitRule, logits: Tensor | None = None) -> Tensor:
+    """The value slots are ranked by, largest first, shaped like `log_odds` [...].
+
+    `logits` [..., V] are needed by the margin and entropy rankings only.
+    """
+    if rule.ranking == "probability":
+        value = log_odds
+        if rule.resolution == "bfloat16":
+            return torch.sigmoid(value).to(torch.bfloat16).to(value.dtype)
+        if isinstance(rule.resolution, float):
+            return value.clamp(max=float(torch.logit(torch.tensor(1 - rule.resolution, dtype=torch.float64))))
+        return value
+    if logits is None:
+        raise ValueError(f"ranking {rule.ranking!r} needs the slots' logits")
+    probabilities = logits.softmax(dim=-1)
+    if rule.ranking == "margin":
+        top = probabilities.topk(2, dim=-1).values
+        value = top[..., 0] - top[..., 1]
+    else:
+        value = torch.special.xlogy(probabilities, probabilities).sum(dim=-1)
+    if rule.resolution == "bfloat16":
+        return value.to(torch.bfloat16).to(value.dtype)
+    return value
+
+
+def select_slots(values: list[float], log_odds: list[float], rule: CommitRule) -> list[int]:
+    """Indices into one state's masked slots (ascending slots) that commit now, best first."""
+    order = sorted(range(len(values)), key=lambda index: (-values[index], index))
+    if rule.selection == "one":
+        return order[:1]
+    if rule.selection == "quota":
+        return order[: rule.quota]
+    floor = float(torch.logit(torch.tensor(rule.threshold, dtype=torch.float64)))
+    above = [index for index in order if log_odds[index] > floor]
+    return above if len(above) >= rule.quota else order[: rule.quota]
+
+
+def draw(logits: Tensor, noise: Tensor, sampling: Sampling, forbidden_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The coupled draw (equation 4): argmax of filtered log-probabilities at temperature plus keyed Gumbel noise.
+
+    logits [M, V], noise [M, V] (float64), sampling.temperature > 0. Returns the drawn token [M] int64 (lowest id
+    among ties) and its log-probability [M] under the filtered, renormalised law.
+    """
+    scaled = logits.to(torch.float64).index_fill(-1, forbidden_ids, -torch.inf) / sampling.temperature
+    log_law = torch.log_softmax(filter_logits(scaled, sampling), dim=-1)
+    perturbed = log_law + noise
+    token_ids = torch.arange(logits.shape[-1], device=logits.device)
+    largest = perturbed.max(dim=-1, keepdim=True).values
+    token = torch.where(perturbed == largest, token_ids, logits.shape[-1]).min(dim=-1).values
+    return token, log_law.gather(-1, token[:, None]).squeeze(-1)
+
+
+def filter_logits(scaled: Tensor, sampling: Sampling) -> Tensor:
+    """Top-k, then top-p, on logits [M, V] already divided by the temperature; removed tokens become -inf.
+
+    Ties at the edge of either filter are kept in order of token id.
+    """
+    if not sampling.top_k and sampling.top_p >= 1:
+        return scaled
+    ordered, order = torch.sort(scaled, dim=-1, descending=True, stable=True)
+    if 0 < sampling.top_k < scaled.shape[-1]:
+        ordered = ordered.index_fill(
+            -1, torch.arange(sampling.top_k, scaled.shape[-1], device=scaled.device), -torch.inf
+        )
+    if sampling.top_p < 1:
+        probabilities = ordered.softmax(dim=-1)
+        before = probabilities.cumsum(dim=-1) - probabilities
+        ordered = ordered.masked_fill(before >= sampling.top_p, -torch.inf)
+    return torch.empty_like(scaled).scatter(-1, order, ordered)
