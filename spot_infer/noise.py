@@ -1,8 +1,8 @@
 """Keyed Gumbel noise (paper section 4.3): a row depends on the request's seed and the absolute position, nothing else.
 
-Generator `philox4x64-10/v1`: numpy's Philox 4x64 with ten rounds, key (seed, position), counter from zero; the 64-bit
-outputs become uniforms (top 53 bits + 1/2) / 2^53 in float64 and then -log(-log u). float32 uniforms would cap a draw
-at about 16.6, which a vocabulary of 150,000 reaches.
+Generator `philox4x64-10/v1`: numpy's Philox 4x64 with ten rounds, key (seed, position), counter from one; the 64-bit
+outputs become uniforms (top 52 bits + 1/2) / 2^52 in float64, exact and never 0 or 1, and then -log(-log u). float32
+uniforms would cap a draw at about 16.6, which a vocabulary of 150,000 reaches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MASK64 = (1 << 64) - 1
 def gumbel_row(seed: int, position: int, vocab_size: int) -> NDArray[np.float64]:
     """Gumbel(0, 1) draws [V] of one absolute position."""
     raw = np.random.Philox(key=np.array([seed & _MASK64, position], dtype=np.uint64)).random_raw(vocab_size)
-    uniform = ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    uniform = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return -np.log(-np.log(uniform))
 
 
