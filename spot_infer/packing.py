@@ -37,7 +37,7 @@ class Packed:
     keys being the cached prefix of `cache_rows[n]` (padded to the longest prefix P) and the rest the sequence itself.
     read_index int64 [M]: rows of the flattened [N * Q] output that predict the masked slots, state by state;
     read_slot int64 [M]; state_start [S + 1]: state s reads rows state_start[s]..state_start[s + 1].
-    row_states [B + 1]: input row b owns states row_states[b]..row_states[b + 1].
+    row_states [B + 1]: input row b owns states row_states[b]..row_states[b + 1]; row_sequences [B] counts its sequences.
     sequence_of, offset_of [S]: where in the N sequences state s lies.
     """
 
@@ -49,6 +49,7 @@ class Packed:
     read_slot: Tensor
     state_start: tuple[int, ...]
     row_states: tuple[int, ...]
+    row_sequences: tuple[int, ...]
     sequence_of: tuple[int, ...]
     offset_of: tuple[int, ...]
     prefix_width: int
@@ -57,6 +58,10 @@ class Packed:
     def positions_forwarded(self) -> int:
         """Token positions computed by this forward, padding included."""
         return self.input_ids.numel()
+
+    def positions_of(self, row: int) -> int:
+        """Token positions computed for input row `row`, padding included."""
+        return self.row_sequences[row] * self.input_ids.shape[1]
 
 
 def pack(rows: Sequence[RowStates], layout: Layout, device: torch.device | str = "cpu", pad_states: int = 0) -> Packed:
@@ -69,6 +74,7 @@ def pack(rows: Sequence[RowStates], layout: Layout, device: torch.device | str =
     sequence_of: list[int] = []
     offset_of: list[int] = []
     row_states = [0]
+    row_sequences: list[int] = []
     for row in rows:
         slots: list[BlockState | None] = list(row.states)
         slots += [None] * (max(pad_states, len(slots)) - len(slots))
@@ -81,6 +87,7 @@ def pack(rows: Sequence[RowStates], layout: Layout, device: torch.device | str =
         groups = [slots[i : i + per_sequence] for i in range(0, len(slots), per_sequence)]
         sequences += groups
         sequence_rows += [row] * len(groups)
+        row_sequences.append(len(groups))
         row_states.append(len(sequence_of))
     input_ids, position_ids = _tokens(sequences, sequence_rows, block_length)
     width = per_sequence * block_length
@@ -95,6 +102,7 @@ def pack(rows: Sequence[RowStates], layout: Layout, device: torch.device | str =
         read_slot=torch.tensor(read_slot, dtype=torch.int64, device=device),
         state_start=tuple(state_start),
         row_states=tuple(row_states),
+        row_sequences=tuple(row_sequences),
         sequence_of=tuple(sequence_of),
         offset_of=tuple(offset_of),
         prefix_width=prefix_width,

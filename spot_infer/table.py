@@ -6,6 +6,7 @@ another. Log-odds keep float32: a float16 probability saturates at 1 - 2^-11 and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,3 +63,22 @@ def stale_table(
         drawn_token=None if drawn is None else drawn[0].to(torch.int32).cpu().numpy(),
         drawn_logprob=None if drawn is None else drawn[1].to(torch.float16).cpu().numpy(),
     )
+
+
+def split_table(table: StaleTable, counts: Sequence[int]) -> list[StaleTable]:
+    """Cut a table over the concatenated slots of several states into one a state."""
+    ends = np.cumsum(counts)
+    parts = []
+    for start, end in zip(ends - np.asarray(counts), ends, strict=True):
+        rows = slice(int(start), int(end))
+        parts.append(
+            StaleTable(
+                slots=table.slots[rows],
+                top_logprob=table.top_logprob[rows],
+                top_token=table.top_token[rows],
+                log_odds=table.log_odds[rows],
+                drawn_token=None if table.drawn_token is None else table.drawn_token[rows],
+                drawn_logprob=None if table.drawn_logprob is None else table.drawn_logprob[rows],
+            )
+        )
+    return parts

@@ -1,0 +1,141 @@
+"""What the target answers at every masked slot of a packed forward, computed in chunks over slots.
+
+The vocabulary projection runs at masked slots only, a chunk at a time; logits of all replicas never exist at once.
+A token is drawn only at the slots that commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spot_infer.blocks import Commit, Step
+from spot_infer.noise import GumbelNoise
+from spot_infer.packing import Packed
+from spot_infer.table import StaleTable, split_table, stale_table
+from spot_infer.targets.protocol import Target
+from spot_infer.transition import CommitRule, Sampling, confidence, draw, ranking_values, select_slots
+
+_CHUNK_ELEMENTS = 2**25
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Per masked slot of a forward, all states in order: ranking value, log-odds and best token [M] each."""
+
+    values: list[float]
+    log_odds: list[float]
+    best: list[int]
+
+
+def chunk_rows(vocab_size: int) -> int:
+    """Slots projected to the vocabulary at once."""
+    return max(1, _CHUNK_ELEMENTS // vocab_size)
+
+
+def read_answers(target: Target, hidden: Tensor, rule: CommitRule) -> Answers:
+    """Project hidden [M, H] and keep what the commit rule needs."""
+    if not len(hidden):
+        return Answers([], [], [])
+    forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    for rows in hidden.split(chunk_rows(target.spec.vocab_size)):
+        logits = target.logits(rows)
+        log_odds, best, _ = confidence(logits, forbidden)
+        parts.append((ranking_values(log_odds, rule, logits), log_odds, best))
+    values, log_odds, best = (torch.cat(column).tolist() for column in zip(*parts, strict=True))
+    return Answers(values, log_odds, best)
+
+
+def steps_of_states(
+    target: Target,
+    packed: Packed,
+    hidden: Tensor,
+    answers: Answers,
+    rule: CommitRule,
+    sampling: Sampling,
+    states: Sequence[tuple[int, int, GumbelNoise | None]],
+) -> dict[int, Step]:
+    """The transition at each of `states`: (state index, its block's start, the request's noise at T > 0)."""
+    chosen: list[tuple[int, int, int]] = []
+    for state, start, _ in states:
+        rows = range(packed.state_start[state], packed.state_start[state + 1])
+        picks = select_slots(answers.values[rows.start : rows.stop], answers.log_odds[rows.start : rows.stop], rule)
+        chosen += [(state, rows.start + pick, start) for pick in picks]
+    slots = packed.read_slot.tolist()
+    positions = [start + slots[row] for _, row, start in chosen]
+    if sampling.temperature == 0:
+        tokens = [answers.best[row] for _, row, _ in chosen]
+    else:
+        noise_of = {state: noise for state, _, noise in states}
+        noises = [noise_of[state] for state, _, _ in chosen]
+        tokens = _draw_rows(target, hidden, [row for _, row, _ in chosen], positions, noises, sampling)[0].tolist()
+    steps: dict[int, set[Commit]] = {}
+    for (state, _, _), position, token in zip(chosen, positions, tokens, strict=True):
+        steps.setdefault(state, set()).add(Commit(position, token))
+    return {state: frozenset(commits) for state, commits in steps.items()}
+
+
+def _draw_rows(
+    target: Target,
+    hidden: Tensor,
+    rows: list[int],
+    positions: list[int],
+    noises: Sequence[GumbelNoise | None],
+    sampling: Sampling,
+) -> tuple[Tensor, Tensor]:
+    forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
+    drawn: list[tuple[Tensor, Tensor]] = []
+    size = chunk_rows(target.spec.vocab_size)
+    for first in range(0, len(rows), size):
+        picked = hidden[rows[first : first + size]]
+        noise = _noise_rows(noises[first : first + size], positions[first : first + size]).to(hidden.device)
+        drawn.append(draw(target.logits(picked), noise, sampling, forbidden))
+    return torch.cat([token for token, _ in drawn]), torch.cat([logprob for _, logprob in drawn])
+
+
+def _noise_rows(noises: Sequence[GumbelNoise | None], positions: Sequence[int]) -> Tensor:
+    rows = [noise.rows([position]) for noise, position in zip(noises, positions, strict=True) if noise is not None]
+    return torch.cat(rows)
+
+
+def read_tables(
+    target: Target,
+    packed: Packed,
+    hidden: Tensor,
+    sampling: Sampling,
+    states: Sequence[tuple[int, int, GumbelNoise | None]],
+) -> list[StaleTable]:
+    """The stale tables of `states` (state index, its block's start, the request's noise at T > 0), in that order."""
+    forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
+    tables: list[StaleTable] = []
+    group: list[tuple[int, int, GumbelNoise | None]] = []
+    limit = chunk_rows(target.spec.vocab_size)
+
+    def flush() -> None:
+        counts = [packed.state_start[state + 1] - packed.state_start[state] for state, _, _ in group]
+        rows = [row for state, _, _ in group for row in range(packed.state_start[state], packed.state_start[state + 1])]
+        logits = target.logits(hidden[rows])
+        slots = packed.read_slot[rows]
+        drawn = None
+        if sampling.temperature > 0:
+            starts = [start for (_, start, _), count in zip(group, counts, strict=True) for _ in range(count)]
+            noises = [noise for (_, _, noise), count in zip(group, counts, strict=True) for _ in range(count)]
+            positions = [start + slot for start, slot in zip(starts, slots.tolist(), strict=True)]
+            drawn = draw(logits, _noise_rows(noises, positions).to(hidden.device), sampling, forbidden)
+        tables.extend(split_table(stale_table(slots, logits, *confidence(logits, forbidden), forbidden, drawn), counts))
+
+    pending = 0
+    for entry in states:
+        count = packed.state_start[entry[0] + 1] - packed.state_start[entry[0]]
+        if group and pending + count > limit:
+            flush()
+            group, pending = [], 0
+        group.append(entry)
+        pending += count
+    if group:
+        flush()
+    return tables

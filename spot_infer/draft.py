@@ -1,0 +1,138 @@
+"""The search that turns order-model scores into a draft graph (paper section 4.2, algorithm 2).
+
+Level-batched best-first: every round of the loop scores all unexpanded kept states of all contexts in one call, adds
+their children and keeps the best `budget` states again, until none is unexpanded. As a tree this equals sequential
+best-first search, because a child's mass never exceeds its parent's. In a merged graph the mass of a state is the sum
+over its kept parents, so the kept set is chosen again from the root after every level.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spot_infer.blocks import Commit, Step
+from spot_infer.graph import DraftContext, DraftGraph, Key
+
+Query = tuple[int, tuple[int, ...], int]
+"""Context index, slots committed since the root in ascending order, depth."""
+Score = Callable[[list[Query]], list[NDArray[np.float64]]]
+"""For each query the probabilities q [m] over the slots of the context's stale table, zero at filled slots."""
+Hypotheses = Sequence[Sequence[tuple[int, float]]]
+"""For each slot of the stale table, the (token, probability) pairs to draft there."""
+
+
+def search(
+    contexts: Sequence[DraftContext], score: Score, hypotheses: Sequence[Hypotheses], merged: bool = True
+) -> list[DraftGraph]:
+    """One draft graph a context. m(child) = m(parent) * q(slot) * p(token), equation 3; merged states add masses."""
+    searches = [
+        _Search(context, options, merged) for context, options in zip(contexts, hypotheses, strict=True)
+    ]
+    while True:
+        work = [(index, key) for index, one in enumerate(searches) for key in one.unexpanded()]
+        if not work:
+            return [one.graph() for one in searches]
+        queries = [(index, searches[index].slots[key], len(searches[index].slots[key])) for index, key in work]
+        for (index, key), scores in zip(work, score(queries), strict=True):
+            searches[index].expand(key, scores)
+        for index in {index for index, _ in work}:
+            searches[index].select()
+
+
+class _Search:
+    """One context's candidates: every edge found so far, and the kept states among them."""
+
+    def __init__(self, context: DraftContext, hypotheses: Hypotheses, merged: bool) -> None:
+        self.context = context
+        self.merged = merged
+        table_slots = context.tables[0].slots.tolist()
+        self.options = [
+            (index, slot, Commit(context.state.start + slot, token), probability)
+            for index, (slot, pairs) in enumerate(zip(table_slots, hypotheses, strict=True))
+            for token, probability in pairs
+        ]
+        self.option_index = np.array([option[0] for option in self.options], dtype=np.int64)
+        self.option_probability = np.array([option[3] for option in self.options], dtype=np.float64)
+        self.deepest = len(context.state.masked_slots) - 1
+        self.root: Key = frozenset() if merged else ()
+        self.slots: dict[Key, tuple[int, ...]] = {self.root: ()}
+        self.edges: dict[Key, list[tuple[Key, Step, float]]] = {}
+        self.kept: dict[Key, float] = {}
+        self.states_scored = 0
+        self.levels = 0
+        if context.budget < 1 or self.deepest < 1:
+            self.edges[self.root] = []
+
+    def unexpanded(self) -> list[Key]:
+        """Kept states whose children are unknown and could still be kept."""
+        if self.root not in self.edges:
+            return [self.root]
+        full = len(self.kept) >= self.context.budget
+        smallest = min(self.kept.values(), default=0.0) if full else -1.0
+        return [
+            key
+            for key, mass in self.kept.items()
+            if key not in self.edges and len(self.slots[key]) < self.deepest and mass > smallest
+        ]
+
+    def expand(self, key: Key, scores: NDArray[np.float64]) -> None:
+        weights = scores[self.option_index] * self.option_probability
+        best = np.argsort(-weights, kind="stable")[: self.context.budget]
+        edges: list[tuple[Key, Step, float]] = []
+        for option in best.tolist():
+            weight = float(weights[option])
+            if weight <= 0:
+                break
+            _, slot, commit, _ = self.options[option]
+            step: Step = frozenset((commit,))
+            child: Key = key | step if isinstance(key, frozenset) else (*key, step)
+            if child not in self.slots:
+                self.slots[child] = tuple(sorted((*self.slots[key], slot)))
+            edges.append((child, step, weight))
+        self.edges[key] = edges
+        self.states_scored += 1
+
+    def select(self) -> None:
+        """Keep the best states again: add the heaviest reachable candidate until the budget or the floor is met."""
+        self.levels += 1
+        mass: dict[Key, float] = {}
+        kept: dict[Key, float] = {}
+        heap: list[tuple[float, int, Key]] = []
+        order: dict[Key, int] = {}
+
+        def spread(source: Key, amount: float) -> None:
+            for child, _, weight in self.edges.get(source, ()):
+                mass[child] = mass.get(child, 0.0) + amount * weight
+                if child in kept:
+                    kept[child] = mass[child]
+                    spread(child, amount * weight)
+                else:
+                    heapq.heappush(heap, (-mass[child], order.setdefault(child, len(order)), child))
+
+        spread(self.root, 1.0)
+        while heap and len(kept) < self.context.budget:
+            negative, _, key = heapq.heappop(heap)
+            if key in kept or -negative != mass[key]:
+                continue
+            if mass[key] < self.context.floor:
+                break
+            kept[key] = mass[key]
+            spread(key, mass[key])
+        self.kept = kept
+
+    def graph(self) -> DraftGraph:
+        """The kept states as a graph; a state is added under its first kept parent."""
+        graph = DraftGraph(merged=self.merged, calls=self.levels, states_scored=self.states_scored)
+        node_of = {self.root: 0}
+        waiting = [self.root]
+        while waiting:
+            parent = waiting.pop(0)
+            for child, step, _ in self.edges.get(parent, ()):
+                if child in self.kept and child not in node_of:
+                    node_of[child] = graph.add(node_of[parent], step, self.kept[child])
+                    waiting.append(child)
+        return graph

@@ -1,0 +1,133 @@
+"""The order model: which slot commits next, read from a stale table and a hypothetical state (paper section 4.2).
+
+A three-layer pre-norm encoder over the table's slots. Knows nothing about tables, tokens or files: features in,
+probabilities out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from spot_infer.errors import SpotError
+from spot_infer.features import PATH_FEATURES, RANK_COLUMN, TABLE_FEATURES, FeatureKind, path_features
+from spot_infer.transition import CommitRule
+
+_SIZES = ("block_length", "d_model", "heads", "layers", "feed_forward", "head_hidden")
+
+
+@dataclass(frozen=True)
+class OrderModelConfig:
+    """Everything the network's shape and inputs depend on.
+
+    features: kind of the inputs; d_max: largest depth trained; rule: the commit rule whose ranking the inputs hold;
+    residual: add a learned multiple of the untrained order, so that training starts from it.
+    """
+
+    block_length: int
+    d_model: int = 128
+    heads: int = 8
+    layers: int = 3
+    feed_forward: int = 512
+    head_hidden: int = 128
+    features: FeatureKind = "v1"
+    d_max: int = 15
+    residual: bool = True
+    rule: CommitRule = field(default_factory=CommitRule)
+
+    def __post_init__(self) -> None:
+        for name in _SIZES:
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise SpotError(f"model.{name} is {size!r}; expected a whole number of at least 1")
+        if not isinstance(self.d_max, int) or isinstance(self.d_max, bool) or self.d_max < 0:
+            raise SpotError(f"model.d_max is {self.d_max!r}; expected a whole number of at least 0")
+        if self.block_length > 256:
+            raise SpotError(f"model.block_length is {self.block_length}; slots are stored in a byte, so at most 256")
+        if self.d_model % self.heads:
+            raise SpotError(f"model.d_model is {self.d_model}; expected a multiple of model.heads ({self.heads})")
+        if self.features not in get_args(FeatureKind):
+            raise SpotError(f"model.features is {self.features!r}; use one of {', '.join(get_args(FeatureKind))}")
+        if not isinstance(self.residual, bool):
+            raise SpotError(f"model.residual is {self.residual!r}; use true or false")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: dict[str, Any]) -> OrderModelConfig:
+        """The config from JSON values; unknown, missing and mistyped ones raise SpotError."""
+        unknown = set(fields) - set(cls.__dataclass_fields__)
+        missing = set(cls.__dataclass_fields__) - set(fields)
+        if unknown or missing:
+            raise SpotError(
+                f"model has unknown keys {sorted(unknown)} and lacks {sorted(missing)}; "
+                f"expected exactly {sorted(cls.__dataclass_fields__)}"
+            )
+        if not isinstance(fields["rule"], dict):
+            raise SpotError(f"model.rule is {fields['rule']!r}; expected an object with the commit rule's fields")
+        return cls(**{**fields, "rule": CommitRule.from_dict(fields["rule"])})
+
+
+class EncoderLayer(nn.Module):
+    """Pre-norm self-attention and feed-forward over [Q, m, d_model]; attends where `attend` [Q, 1, 1, m] is true."""
+
+    def __init__(self, d_model: int, heads: int, feed_forward: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(d_model)
+        self.query_key_value = nn.Linear(d_model, 3 * d_model)
+        self.attention_out = nn.Linear(d_model, d_model)
+        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.feed_forward_in = nn.Linear(d_model, feed_forward)
+        self.feed_forward_out = nn.Linear(feed_forward, d_model)
+
+    def forward(self, hidden: Tensor, attend: Tensor | None) -> Tensor:
+        states, slots, width = hidden.shape
+        mixed = self.query_key_value(self.attention_norm(hidden))
+        query, key, value = mixed.view(states, slots, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(query, key, value, attn_mask=attend)
+        hidden = hidden + self.attention_out(attended.transpose(1, 2).reshape(states, slots, width))
+        inner = functional.gelu(self.feed_forward_in(self.feed_forward_norm(hidden)))
+        return hidden + self.feed_forward_out(inner)
+
+
+class OrderModel(nn.Module):
+    """q(slot | state): 0.62M parameters at the default sizes."""
+
+    def __init__(self, config: OrderModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.input = nn.Linear(TABLE_FEATURES + PATH_FEATURES, config.d_model)
+        self.slot_embedding = nn.Embedding(config.block_length, config.d_model)
+        self.layers = nn.ModuleList(
+            EncoderLayer(config.d_model, config.heads, config.feed_forward) for _ in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(config.d_model)
+        self.head_in = nn.Linear(config.d_model, config.head_hidden)
+        self.head_out = nn.Linear(config.head_hidden, 1)
+        nn.init.normal_(self.slot_embedding.weight, std=0.02)
+        if config.residual:
+            self.rank_weight = nn.Parameter(torch.ones(()))
+            nn.init.zeros_(self.head_out.weight)
+
+    def forward(self, table: Tensor, slot: Tensor, valid: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
+        """Scores [Q, m], -inf at taken and padded slots.
+
+        table [Q, m, 72] from `features`; slot int64 [Q, m]; valid bool [Q, m] false at padding; taken bool [Q, m];
+        depth int64 [Q], steps between the root and the state.
+        """
+        dtype = self.input.weight.dtype
+        inputs = torch.cat([table, path_features(taken, depth, self.config.d_max)], dim=-1).to(dtype)
+        hidden = self.input(inputs) + self.slot_embedding(slot)
+        attend = None if bool(valid.all()) else valid[:, None, None, :]
+        for layer in self.layers:
+            hidden = layer(hidden, attend)
+        scores = self.head_out(functional.gelu(self.head_in(self.norm(hidden)))).squeeze(-1)
+        if self.config.residual:
+            scores = scores - self.rank_weight * (table[..., RANK_COLUMN].to(dtype) * self.config.block_length)
+        return scores.masked_fill(taken | ~valid, -torch.inf)
