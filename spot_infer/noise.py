@@ -21,8 +21,12 @@ _MASK64 = (1 << 64) - 1
 
 def gumbel_row(seed: int, position: int, vocab_size: int) -> NDArray[np.float64]:
     """Gumbel(0, 1) draws [V] of one absolute position."""
-    raw = np.random.Philox(key=np.array([seed & _MASK64, position], dtype=np.uint64)).random_raw(vocab_size)
-    uniform = ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return gumbel_of(np.random.Philox(key=np.array([seed & _MASK64, position], dtype=np.uint64)).random_raw(vocab_size))
+
+
+def gumbel_of(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Gumbel(0, 1) draws from uniform 64-bit words, shape kept; finite for every word."""
+    uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return -np.log(-np.log(uniform))
 
 

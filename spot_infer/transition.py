@@ -43,6 +43,11 @@ class CommitRule:
             raise SpotError(
                 f"rule.resolution is {self.resolution!r}; use float32, bfloat16 or a number between 0 and 0.5"
             )
+        if numeric and self.ranking != "probability":
+            raise SpotError(
+                f"rule.resolution is {self.resolution!r} with rule.ranking {self.ranking!r}; a number ties probabilities: "
+                "use float32 or bfloat16 here, or rank by probability"
+            )
         if self.selection not in ("one", "quota", "threshold"):
             raise SpotError(f"rule.selection is {self.selection!r}; use one, quota or threshold")
         if self.quota < 1 or not 0 < self.threshold < 1:
