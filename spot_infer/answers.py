@@ -67,7 +67,7 @@ def steps_of_states(
         chosen += [(state, rows.start + pick, start) for pick in picks]
     slots = packed.read_slot.tolist()
     positions = [start + slots[row] for _, row, start in chosen]
-    if sampling.temperature == 0:
+    if sampling.temperature == 0 or not chosen:
         tokens = [answers.best[row] for _, row, _ in chosen]
     else:
         noise_of = {state: noise for state, _, noise in states}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils import logging as hf_logging
 
 from spot_infer.errors import SpotError
 from spot_infer.targets.protocol import Target, TargetSpec
@@ -113,14 +115,15 @@ def from_model(
 def _load_sdar(folder: Path, config: dict[str, Any], dtype: torch.dtype, device_map: Any) -> Any:
     fields = {key: value for key, value in config.items() if key not in _NOT_QWEN3}
     try:
-        return Qwen3ForCausalLM.from_pretrained(
-            folder,
-            config=Qwen3Config(**fields),
-            dtype=dtype,
-            attn_implementation="sdpa",
-            device_map=device_map,
-            use_safetensors=True,
-        )
+        with _quiet():
+            return Qwen3ForCausalLM.from_pretrained(
+                folder,
+                config=Qwen3Config(**fields),
+                dtype=dtype,
+                attn_implementation="sdpa",
+                device_map=device_map,
+                use_safetensors=True,
+            )
     except (OSError, ValueError, RuntimeError) as error:
         raise SpotError(f"{folder}: the weights could not be loaded ({str(error).splitlines()[0]})") from error
 
@@ -129,6 +132,20 @@ _FAMILIES: dict[str, Callable[[Path, dict[str, Any], torch.dtype, Any], Any]] = 
     "sdar": _load_sdar,
     "qwen3": _load_sdar,
 }
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide the notice that model_type is not Qwen3's (the keys and shapes are) and the per-tensor progress bar."""
+    level, bar = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
+    hf_logging.set_verbosity_error()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.set_verbosity(level)
+        if bar:
+            hf_logging.enable_progress_bar()
 
 
 def _folder(path_or_id: str | Path, revision: str | None) -> Path:

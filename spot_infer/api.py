@@ -1,0 +1,167 @@
+"""The public calls: prompts in, results out. Turns prompts into requests; the decode loop does the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spot_infer.decode import decode
+from spot_infer.errors import SpotError
+from spot_infer.graph import Drafter
+from spot_infer.noise import request_seed
+from spot_infer.packing import Layout
+from spot_infer.requests import DecodeSettings, Request, Result, Round
+from spot_infer.targets.protocol import Target
+from spot_infer.transition import CommitRule, Sampling
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """How to generate. The output depends on the fields up to `rule`; those after it change speed only.
+
+    max_new_tokens: most tokens returned a sample. temperature: 0 is greedy. top_k: 0 keeps all tokens; top_p: 1 keeps
+    all. seed: of the run; a request's own seed is derived from it, the prompt and the sample's number. n: samples a
+    prompt. stop: strings that end a sample. ignore_stop: decode to the limit whatever the tokens. raw: string prompts
+    skip the chat template. rule: the commit rule.
+    budget: most drafted states a round. floor: smallest mass worth verifying. pad: fill every forward up to 1 + budget
+    replicas a row. layout: how replicas are laid out. batch_size: samples decoded together.
+    """
+
+    max_new_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    n: int = 1
+    stop: Sequence[str] = ()
+    ignore_stop: bool = False
+    raw: bool = False
+    rule: CommitRule = field(default_factory=CommitRule)
+    budget: int = 8
+    floor: float = 0.0
+    pad: bool = False
+    layout: Layout = "concat"
+    batch_size: int = 8
+
+    def settings(self, drafted: bool) -> DecodeSettings:
+        """The decode loop's view of this configuration. Raises SpotError for a value out of range."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if "" in stop:
+            raise SpotError("stop holds an empty string; remove it")
+        if self.n < 1:
+            raise SpotError(f"n is {self.n}; use at least 1 sample a prompt")
+        if self.layout not in ("concat", "batch"):
+            raise SpotError(f"layout is {self.layout!r}; use concat or batch")
+        if not 0 <= self.floor < 1:
+            raise SpotError(f"floor is {self.floor}; use a mass of at least 0 and below 1")
+        return DecodeSettings(
+            max_new_tokens=self.max_new_tokens,
+            rule=self.rule,
+            sampling=Sampling(self.temperature, self.top_k, self.top_p),
+            budget=self.budget if drafted else 0,
+            floor=self.floor,
+            pad=self.pad,
+            layout=self.layout,
+            batch_size=self.batch_size,
+            ignore_stop=self.ignore_stop,
+            stop=stop,
+        )
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A span of one sample that has become final: its ids and text, and the whole result with the last one."""
+
+    request: int
+    tokens: tuple[int, ...]
+    text: str
+    result: Result | None
+
+
+def generate(
+    target: Target, prompts: Prompt | Sequence[Prompt], config: GenerationConfig, drafter: Drafter | None = None
+) -> list[Result]:
+    """Decode every prompt; `config.n` results a prompt, in prompt order. Drafted and draft-free return the same tokens.
+
+    A string is one user message through the target's chat template; lists of messages and of token ids are taken as
+    they are. Raises SpotError before the first forward where a prompt can't be decoded.
+    """
+    done = [round_.result for round_ in rounds(target, prompts, config, drafter) if round_.result is not None]
+    return sorted(done, key=lambda result: result.request)
+
+
+def rounds(
+    target: Target, prompts: Prompt | Sequence[Prompt], config: GenerationConfig, drafter: Drafter | None = None
+) -> Iterator[Round]:
+    """The same decoding, forward by forward. `Round.request` is prompt index * n + sample."""
+    requests = [
+        Request(ids, request_seed(config.seed, ids, sample))
+        for ids in (encode_prompt(target, prompt, config.raw) for prompt in _as_prompts(prompts))
+        for sample in range(config.n)
+    ]
+    return decode(target, requests, config.settings(drafter is not None), drafter)
+
+
+def stream(
+    target: Target, prompts: Prompt | Sequence[Prompt], config: GenerationConfig, drafter: Drafter | None = None
+) -> Iterator[Delta]:
+    """The same decoding as spans that are final: text is held back while a stop string or a character is incomplete."""
+    stop = config.settings(False).stop
+    tokens: dict[int, list[int]] = {}
+    sent: dict[int, int] = {}
+    for round_ in rounds(target, prompts, config, drafter):
+        if not round_.final_tokens and round_.result is None:
+            continue
+        known = tokens.setdefault(round_.request, [])
+        known += round_.final_tokens
+        if round_.result is not None:
+            text = round_.result.text
+        else:
+            text = _settled(target.tokenizer.decode(known, skip_special_tokens=True), stop) if target.tokenizer else ""
+        start = sent.get(round_.request, 0)
+        sent[round_.request] = max(start, len(text))
+        yield Delta(round_.request, round_.final_tokens, text[start:], round_.result)
+
+
+def encode_prompt(target: Target, prompt: Prompt, raw: bool = False) -> tuple[int, ...]:
+    """Token ids of one prompt. Raises SpotError where it is empty or needs a tokenizer or template that is missing."""
+    if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
+        return tuple(int(item) for item in prompt)  # type: ignore[call-overload]
+    if target.tokenizer is None:
+        raise SpotError(f"target {target.spec.name} has no tokenizer; pass prompts as token ids")
+    if isinstance(prompt, str) and not prompt.strip():
+        raise SpotError("a prompt is empty; give it some text")
+    if raw:
+        if not isinstance(prompt, str):
+            raise SpotError("raw takes prompts as strings or token ids, not messages; leave raw off")
+        return tuple(target.tokenizer(prompt, add_special_tokens=False)["input_ids"])
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [_message(item) for item in prompt]
+    if not getattr(target.tokenizer, "chat_template", None):
+        raise SpotError(f"target {target.spec.name} has no chat template; pass raw=True or token ids")
+    text = target.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return tuple(target.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _message(item: object) -> dict[str, str]:
+    if not isinstance(item, Mapping) or not {"role", "content"} <= set(item):
+        raise SpotError(f"a message is {item!r}; use a mapping with role and content")
+    return {str(key): value for key, value in item.items()}
+
+
+def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | Mapping)):
+        return [prompts]  # type: ignore[list-item]
+    return prompts  # type: ignore[return-value]
+
+
+def _settled(text: str, stop: Sequence[str]) -> str:
+    """The part of `text` that no later token can change."""
+    text = text.rstrip("\ufffd")
+    for string in stop:
+        for length in range(min(len(string) - 1, len(text)), 0, -1):
+            if text.endswith(string[:length]):
+                text = text[:-length]
+                break
+    return text
