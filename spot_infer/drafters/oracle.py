@@ -1,0 +1,70 @@
+"""Oracles: drafters that know part of the answer, to see what that part is worth (paper section 3.1).
+
+They look the answer up in the recorded trajectory of the draft-free control, so no look-ahead forward has to be
+subtracted. `position` knows the slots and takes stale tokens, `token` knows the tokens and takes the stale-confidence
+order, `joint` knows both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from spot_infer.blocks import Commit, Step
+from spot_infer.drafters.chain import chain_graph, stale_order
+from spot_infer.drafters.hypotheses import token_hypotheses
+from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.transition import CommitRule
+
+OracleKind = Literal["position", "token", "joint"]
+
+
+class OracleDrafter:
+    """A chain from the control's trajectory. `trajectories` maps a request's index to its draft-free steps, in order."""
+
+    def __init__(
+        self, kind: OracleKind, trajectories: Mapping[int, Sequence[Step]], rule: CommitRule | None = None
+    ) -> None:
+        if kind not in ("position", "token", "joint"):
+            raise ValueError(f"oracle kind is {kind!r}; use position, token or joint")
+        self.kind = kind
+        self.trajectories = trajectories
+        self.rule = rule or CommitRule()
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        return [self._chain(context) for context in contexts]
+
+    def _chain(self, context: DraftContext) -> DraftGraph:
+        future = _future(context, self.trajectories[context.request])
+        if self.kind == "joint":
+            return _steps_graph(context, future)
+        start = context.state.start
+        slots = context.tables[0].slots.tolist()
+        stale = {slot: pairs[0][0] for slot, pairs in zip(slots, token_hypotheses(context), strict=True)}
+        if self.kind == "position":
+            return _steps_graph(
+                context,
+                [frozenset(Commit(position, stale[position - start]) for position, _ in step) for step in future],
+            )
+        true = {commit.position: commit.token for step in future for commit in step}
+        order = [slots[index] for index in stale_order(context, self.rule)]
+        commits = [(Commit(start + slot, true.get(start + slot, stale[slot])), 1.0) for slot in order]
+        return chain_graph(context, commits, self.rule.quota if self.rule.selection == "quota" else 1)
+
+
+def _future(context: DraftContext, steps: Sequence[Step]) -> list[Step]:
+    """The control's steps in the root's block that fall on slots still masked in the root."""
+    masked = {context.state.start + slot for slot in context.state.masked_slots}
+    return [step for step in steps if step and all(commit.position in masked for commit in step)]
+
+
+def _steps_graph(context: DraftContext, steps: Sequence[Step]) -> DraftGraph:
+    graph = DraftGraph()
+    node = 0
+    room = len(context.state.masked_slots) - 1
+    for step in steps[: context.budget]:
+        room -= len(step)
+        if room < 0:
+            break
+        node = graph.add(node, step, 1.0)
+    return graph

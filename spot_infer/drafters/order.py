@@ -1,0 +1,127 @@
+"""The SPOT drafter: the trained commit order and the stale tokens, searched into a draft graph (paper section 4.2).
+
+Every level of the search asks for all unexpanded states of all contexts at once, which is one network call (in chunks
+of `chunk_states`); a table's features are computed once a round, since only the two path features change with a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spot_infer.draft import Query, search
+from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, token_hypotheses
+from spot_infer.errors import SpotError
+from spot_infer.features import many_table_features, pad_rows
+from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.order_model import OrderModel
+
+
+@dataclass(frozen=True)
+class DraftSettings:
+    """How the order model is searched.
+
+    tau: calibration temperature of q (above 1 flattens it); merged: one node for all orders that reach a state, false
+    for the paper's tree; runner_up_below: the second token is drafted too where the first is less probable.
+    """
+
+    tau: float = 1.0
+    merged: bool = True
+    runner_up_below: float = RUNNER_UP_BELOW
+
+    def __post_init__(self) -> None:
+        for name, low in (("tau", 0.0), ("runner_up_below", -1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < float("inf"):
+                raise SpotError(f"draft.{name} is {value!r}; expected a finite number above {max(low, 0.0):g}")
+        if not isinstance(self.merged, bool):
+            raise SpotError(f"draft.merged is {self.merged!r}; use true or false")
+
+
+class OrderDrafter:
+    """Proposes the states that the order model holds most probable."""
+
+    def __init__(
+        self, model: OrderModel, settings: DraftSettings | None = None, chunk_states: int = 2048
+    ) -> None:
+        self.model = model.eval()
+        self.settings = settings or DraftSettings()
+        self.chunk_states = chunk_states
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.input.weight.device
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> OrderDrafter:
+        """Move the network; returns self."""
+        self.model.to(device=device, dtype=dtype)
+        return self
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        """One graph a context, each of at most `budget` states; one network call a level of the search."""
+        if not contexts:
+            return []
+        scorer = _Scorer(self.model, contexts, self.settings.tau, self.chunk_states)
+        hypotheses = [token_hypotheses(context, self.settings.runner_up_below) for context in contexts]
+        return search(contexts, scorer, hypotheses, self.settings.merged)
+
+
+class _Scorer:
+    """q over the contexts' table slots, for many (context, path) queries at once."""
+
+    def __init__(self, model: OrderModel, contexts: Sequence[DraftContext], tau: float, chunk_states: int) -> None:
+        config = model.config
+        for context in contexts:
+            if len(context.state.tokens) != config.block_length:
+                raise SpotError(
+                    f"the drafter was trained for block length {config.block_length}, the target decodes blocks of "
+                    f"{len(context.state.tokens)}; use a drafter trained for this block length"
+                )
+        tables = [context.tables[0] for context in contexts]
+        features, starts = many_table_features(tables, config.block_length, config.features, config.rule)
+        rows, valid = pad_rows(starts, np.arange(len(tables)))
+        self.model, self.tau, self.chunk_states = model, tau, chunk_states
+        self.lengths = np.diff(starts)
+        self.slot = np.concatenate([table.slots for table in tables]).astype(np.int64)[rows]
+        self.valid = valid
+        device = model.input.weight.device
+        self.table = torch.from_numpy(features[rows]).to(device)
+        masked = np.zeros((len(contexts), config.block_length), dtype=bool)
+        for index, context in enumerate(contexts):
+            masked[index, list(context.state.masked_slots)] = True
+        self.filled = ~masked
+
+    def __call__(self, queries: list[Query]) -> list[NDArray[np.float64]]:
+        """Probabilities [m] a query; see `draft.Score`."""
+        answers: list[NDArray[np.float64]] = []
+        for first in range(0, len(queries), self.chunk_states):
+            chunk = queries[first : first + self.chunk_states]
+            probabilities = self._probabilities(chunk)
+            answers += [
+                row[: self.lengths[context]] for (context, _, _), row in zip(chunk, probabilities, strict=True)
+            ]
+        return answers
+
+    @torch.inference_mode()
+    def _probabilities(self, queries: list[Query]) -> NDArray[np.float64]:
+        contexts = np.array([context for context, _, _ in queries])
+        width = int(self.lengths[contexts].max())
+        filled = self.filled[contexts]
+        path_rows = np.repeat(np.arange(len(queries)), [len(path) for _, path, _ in queries])
+        filled[path_rows, [slot for _, path, _ in queries for slot in path]] = True
+        slot, valid = self.slot[contexts, :width], self.valid[contexts, :width]
+        taken = np.take_along_axis(filled, slot, axis=1) & valid
+        device = self.table.device
+        scores: Tensor = self.model(
+            self.table[torch.from_numpy(contexts).to(device), :width],
+            torch.from_numpy(slot).to(device),
+            torch.from_numpy(valid).to(device),
+            torch.from_numpy(taken).to(device),
+            torch.tensor([depth for _, _, depth in queries], device=device),
+        )
+        return torch.softmax(scores.double() / self.tau, dim=-1).cpu().numpy()
