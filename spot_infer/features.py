@@ -75,7 +75,7 @@ def ragged_features(
         confidence = np.clip(log_odds, -MOST_LOG_ODDS, MOST_LOG_ODDS).astype(np.float32) / np.float32(LOG_ODDS_SCALE)
         ranking = stale_ranking(top_logprob, log_odds, rule)
     else:
-        confidence = torch.sigmoid(torch.from_numpy(np.ascontiguousarray(log_odds, dtype=np.float32))).numpy()
+        confidence = torch.sigmoid(torch.from_numpy(log_odds.astype(np.float64))).float().numpy()
         ranking = confidence.astype(np.float64)
     filled = lengths > 0
     largest = np.zeros(len(lengths), dtype=np.float32)

@@ -107,7 +107,7 @@ def ranking_values(log_odds: Tensor, rule: CommitRule, logits: Tensor | None = N
     if rule.ranking == "probability":
         value = log_odds
         if rule.resolution == "bfloat16":
-            return torch.sigmoid(value).to(torch.bfloat16).to(value.dtype)
+            return torch.sigmoid(value.double()).to(torch.bfloat16).to(value.dtype)
         if isinstance(rule.resolution, float):
             return value.clamp(max=float(torch.logit(torch.tensor(1 - rule.resolution, dtype=torch.float64))))
         return value
