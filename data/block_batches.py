@@ -6,8 +6,9 @@ tokens and stays visible there. The model sees
 
     [clean blocks 0..n-2 | noisy answer blocks, copy 0 | noisy answer blocks, copy 1]
 
-where clean tokens attend block-causally and a noisy block attends to itself and to the clean blocks
-before it. Rows with the same (number of blocks n, first answer block f) form one batch, without padding.
+where clean tokens attend block-causally and a noisy block attends to itself and to the clean
+blocks before it. Rows with the same (number of blocks n, first answer block f) form batches,
+without padding, of a size at which a processor's cache still holds the activations.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import torch
 
 BLOCK = 32
 COPIES = 2
+BATCH_TOKENS = 1300
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Encoded:
 class Batch:
     """ids [B,S] with masks put in, positions [S], attend [S,S] bool, clean_tokens C.
 
-    `slots` [M] index the noisy part flattened to [B*(S-C)]; `labels` and `weights` [M] go with them.
+    `slots` [M] index the noisy part flattened to [B*(S-C)]; `labels`, `weights` [M] go with them.
     """
 
     ids: torch.Tensor
@@ -73,7 +75,8 @@ def layout(blocks: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
     clean = np.arange((blocks - 1) * BLOCK)
     noisy = np.arange(first * BLOCK, blocks * BLOCK)
     position = np.concatenate([clean] + [noisy] * COPIES)
-    copy = np.concatenate([np.zeros_like(clean)] + [np.full_like(noisy, c + 1) for c in range(COPIES)])
+    copies = [np.full_like(noisy, number + 1) for number in range(COPIES)]
+    copy = np.concatenate([np.zeros_like(clean), *copies])
     block = position // BLOCK
     query_block, key_block = block[:, None], block[None, :]
     query_copy, key_copy = copy[:, None], copy[None, :]
@@ -123,7 +126,7 @@ def collate(rows: list[Encoded], rng: np.random.Generator, mask_id: int) -> Batc
 def step_batches(
     encoder: Encoder, seed: int, step: int, rows: int, longest_blocks: int
 ) -> list[Batch]:
-    """The batches of one optimizer step: fresh train problems of at most `longest_blocks` blocks."""
+    """The batches of one optimizer step: fresh problems of at most `longest_blocks` blocks."""
     rng = Random(f"{seed}/{step}")
     groups: dict[tuple[int, int], list[Encoded]] = {}
     families = tuple(make_pools.FAMILIES)
@@ -138,4 +141,16 @@ def step_batches(
         groups.setdefault(key, []).append(encoded)
         drawn += 1
     noise_rng = np.random.default_rng((seed, step))
-    return [collate(groups[key], noise_rng, encoder.mask_id) for key in sorted(groups)]
+    return [
+        collate(part, noise_rng, encoder.mask_id)
+        for key in sorted(groups, reverse=True)
+        for part in parts(groups[key], key)
+    ]
+
+
+def parts(rows: list[Encoded], key: tuple[int, int]) -> list[list[Encoded]]:
+    """Rows of one layout in nearly equal parts of about `BATCH_TOKENS` tokens."""
+    blocks, first = key
+    tokens = len(rows) * BLOCK * (blocks - 1 + COPIES * (blocks - first))
+    count = min(len(rows), max(1, round(tokens / BATCH_TOKENS)))
+    return [rows[start::count] for start in range(count)]

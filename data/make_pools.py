@@ -2,8 +2,8 @@
 
     python data/make_pools.py --out data/pools --seed 0
 
-The same seed gives the same bytes. A question belongs to one split whatever its wording, and a fifth
-of the evaluation rows is worded as no training or held-out row is.
+The same seed gives the same bytes. A question belongs to one split whatever its wording, and a
+fifth of the evaluation rows is worded as no training or held-out row is.
 """
 
 import argparse

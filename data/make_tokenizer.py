@@ -2,8 +2,8 @@
 
     python data/make_tokenizer.py --out data/tiny-sdar
 
-Writes tokenizer.json, tokenizer_config.json with the chat template, config.json with the field names
-of the official SDAR checkpoints, and generation_config.json. No weights.
+Writes tokenizer.json, tokenizer_config.json with the chat template, config.json with the field
+names of the official SDAR checkpoints, and generation_config.json. No weights.
 """
 
 import argparse

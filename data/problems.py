@@ -16,8 +16,8 @@ NAMES = (
     "Sara Owen Emma Noah Vera Carl Rosa Finn Maya Ivan"
 ).split()
 OBJECTS = (
-    "apples pens books coins cards shells stamps marbles cups eggs keys rocks toys balls hats boxes "
-    "flowers stars cookies pears plates ropes nails leaves beads ducks lamps chairs socks plums"
+    "apples pens books coins cards shells stamps marbles cups eggs keys rocks toys balls hats "
+    "boxes flowers stars cookies pears plates ropes nails leaves beads ducks lamps chairs socks plums"
 ).split()
 SPLITS = ("train", "heldout", "eval")
 _BUCKETS = 16

@@ -44,7 +44,10 @@ _LIST_WORDS = Phrases(
         "a list of those {a} that are {t}, {m}",
         "all numbers {t} in {a}, each {m}",
     ),
-    unseen=("a list of all numbers in {a} that are {t}, {m}", "those numbers of {a} that are {t}, each {m}"),
+    unseen=(
+        "a list of all numbers in {a} that are {t}, {m}",
+        "those numbers of {a} that are {t}, each {m}",
+    ),
 )
 _SUM_WORDS = Phrases(
     seen=(
@@ -53,7 +56,10 @@ _SUM_WORDS = Phrases(
         "the total of all numbers {t} in {a}, each {m}",
         "the total of those {a} that are {t}, {m}",
     ),
-    unseen=("the sum of all numbers {t} in {a}, {m}", "the total over {a} of those that are {t}, each {m}"),
+    unseen=(
+        "the sum of all numbers {t} in {a}, {m}",
+        "the total over {a} of those that are {t}, each {m}",
+    ),
 )
 _COUNT_WORDS = Phrases(
     seen=(
@@ -71,7 +77,10 @@ _BRANCH_WORDS = Phrases(
         "{a} {e}, but {a} {m} if it is {t}",
         "{a} {m} if it is {t}, otherwise {a} {e}",
     ),
-    unseen=("{a} {m} when {a} is {t}, otherwise {a} {e}", "{a} {m} if it is {t} and {a} {e} if not"),
+    unseen=(
+        "{a} {m} when {a} is {t}, otherwise {a} {e}",
+        "{a} {m} if it is {t} and {a} {e} if not",
+    ),
 )
 
 

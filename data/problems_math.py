@@ -33,7 +33,11 @@ _GAIN = Phrases(
         "Then {n} wins {k} more.",
         "After that {n} makes {k} more.",
     ),
-    unseen=("After that {n} gets {k} more.", "Today a friend finds {k} more for {n}.", "Later {n} wins {k} more."),
+    unseen=(
+        "After that {n} gets {k} more.",
+        "Today a friend finds {k} more for {n}.",
+        "Later {n} wins {k} more.",
+    ),
 )
 _LOSS = Phrases(
     seen=(
@@ -157,7 +161,13 @@ def change(rng: Random, wording: str) -> Problem:
     lines.append(f"#### {value}")
     content = f"{name}|{thing}|{start}|{moves}"
     return Problem(
-        "math", "math_change", wording, content, " ".join(sentences), "\n".join(lines), _number(value)
+        "math",
+        "math_change",
+        wording,
+        content,
+        " ".join(sentences),
+        "\n".join(lines),
+        _number(value),
     )
 
 

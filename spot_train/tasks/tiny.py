@@ -1,0 +1,105 @@
+"""Scores answers to the rows of `data/pools`: numbers, lists, JSON values and Python functions.
+
+`score` is a pure function of the row and the text, except for code rows: their answer has to run,
+so they are scored only when the caller allows it, in a child process with limits on processor time,
+wall time and memory, no inherited environment and an empty working folder. That stops accidents,
+not an adversary.
+"""
+
+import json
+import math
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+CPU_LIMIT_S = 2
+WALL_LIMIT_S = 5
+MEMORY_LIMIT_BYTES = 512 * 1024 * 1024
+OUTPUT_LIMIT_BYTES = 1024 * 1024
+
+_NUMBER = re.compile(r"####\s*(-?\d+(?:\.\d+)?)\s*$")
+_LIST = re.compile(r"(\[[^\[\]]*\])\s*$")
+_PASSED = "all tests passed"
+
+
+class CodeExecutionNotAllowed(RuntimeError):
+    """A code row was to be scored without permission to run the answer."""
+
+
+def score(row: Mapping[str, Any], text: str, allow_code_execution: bool = False) -> bool:
+    """Whether `text` solves the row of a pool."""
+    scorer = row["scorer"]
+    kind = scorer["type"]
+    if kind == "number":
+        return _number_matches(text, scorer["value"])
+    if kind == "list":
+        match = _LIST.search(text)
+        return match is not None and _same(_parse(match.group(1)), scorer["value"])
+    if kind == "json":
+        lines = text.strip().splitlines()
+        return bool(lines) and _same(_parse(lines[-1]), scorer["value"])
+    if kind == "code":
+        if not allow_code_execution:
+            raise CodeExecutionNotAllowed(
+                "a code row is scored by running the answer: pass allow_code_execution=True"
+            )
+        return passes_tests(text, scorer["tests"])
+    raise ValueError(f"unknown scorer type {kind!r}: expected number, list, json or code")
+
+
+def passes_tests(code: str, tests: list[str]) -> bool:
+    """Runs the code and its assert statements in a limited child process."""
+    program = "\n".join((code, *tests, f"print({_PASSED!r})"))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-I", "-c", program],
+                cwd=folder,
+                env={},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=WALL_LIMIT_S,
+                preexec_fn=_limit_resources,
+                check=False,
+            )
+        except (subprocess.TimeoutExpired, ValueError):
+            return False
+    return done.returncode == 0 and done.stdout.decode(errors="replace").strip() == _PASSED
+
+
+def _limit_resources() -> None:
+    for limit, value in (
+        (resource.RLIMIT_CPU, CPU_LIMIT_S),
+        (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES),
+        (resource.RLIMIT_FSIZE, OUTPUT_LIMIT_BYTES),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+
+
+def _number_matches(text: str, value: float) -> bool:
+    match = _NUMBER.search(text)
+    return match is not None and math.isclose(float(match.group(1)), value)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality of JSON values in which 1, 1.0 and true are three different things."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(_same(left[k], right[k]) for k in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(_same, left, right))
+    return left == right
