@@ -55,8 +55,8 @@ class FakeTokenizer:
         ids = [ids] if isinstance(ids, int) else ids
         return "".join(chr(ord("a") + int(token)) for token in ids)
 
-    def encode(self, text: str, **_: object) -> list[int]:
-        return [ord(letter) - ord("a") for letter in text]
+    def get_vocab(self) -> dict[str, int]:
+        return {chr(ord("a") + token): token for token in range(256)}
 
 
 class FakeCache:

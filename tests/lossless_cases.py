@@ -1,0 +1,278 @@
+"""One lossless case: a target, a handful of prompts, settings and a drafter; and what must be equal afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from fake_dlm import FakeTarget, FakeTokenizer
+from odd_drafters import HugeDrafter, OrdersDrafter, SetDrafter, ShuffledDrafter, SometimesDrafter
+from slow_decoder import Decoded, FullLogits, fake_full_logits, model_full_logits
+from spot_infer.blocks import Step
+from spot_infer.decode import decode
+from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
+from spot_infer.graph import Drafter
+from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.requests import DecodeSettings, Request, Round
+from spot_infer.targets import from_model
+from spot_infer.transition import CommitRule, Sampling
+
+RULES = [
+    CommitRule(),
+    CommitRule(),
+    CommitRule(resolution="bfloat16"),
+    CommitRule(resolution=0.02),
+    CommitRule(selection="threshold", threshold=0.8),
+    CommitRule(selection="threshold", threshold=0.5, resolution="bfloat16"),
+    CommitRule(selection="quota", quota=2),
+]
+SAMPLINGS = [
+    Sampling(),
+    Sampling(),
+    Sampling(0.3),
+    Sampling(1.0),
+    Sampling(1.0, 3, 1.0),
+    Sampling(1.0, 0, 0.7),
+    Sampling(1.5, 5, 0.9),
+]
+DRAFTERS = [
+    "order",
+    "order tree",
+    "chain",
+    "random",
+    "wrong",
+    "oracle joint",
+    "oracle position",
+    "oracle token",
+    "another row's oracle",
+    "huge",
+    "huge tree",
+    "orders tree",
+    "sets",
+    "sets tree",
+    "shuffled order",
+    "shuffled random tree",
+    "sometimes",
+]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one example decodes; `order` permutes the requests of the drafted run."""
+
+    target: Any
+    full_logits: FullLogits
+    requests: tuple[Request, ...]
+    settings: DecodeSettings
+    drafter: str
+    order: tuple[int, ...]
+    drafted_batch: int
+
+
+@st.composite
+def fake_targets(draw: st.DrawFn) -> tuple[Any, FullLogits]:
+    vocab = draw(st.sampled_from([5, 12, 40]))
+    target = FakeTarget(
+        seed=draw(st.integers(0, 10**6)),
+        block_length=draw(st.sampled_from([1, 2, 4, 4, 5, 8])),
+        vocab_size=vocab,
+        stop_ids=draw(st.sampled_from([(0, 1), (0,), ()])),
+        extra_forbidden=draw(st.sampled_from([(), (2,)])),
+        strength=draw(st.sampled_from([0.05, 0.6, 0.6, 4.0])),
+        stop_rate=draw(st.sampled_from([0.02, 0.15])),
+        quantum=draw(st.sampled_from([0.0, 0.0, 2.0])),
+    )
+    return target, fake_full_logits(target)
+
+
+@lru_cache
+def tiny_qwen3(seed: int, block_length: int, vocab: int) -> tuple[Any, FullLogits]:
+    """A random float64 Qwen3 of two layers, its adapter and its full forward. Random heads are near-uniform, so the
+    output is scaled until some slots are confident."""
+    torch.manual_seed(seed)
+    config = Qwen3Config(
+        vocab_size=vocab,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+    )
+    model = Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa").to(torch.float64).eval()
+    model.lm_head.weight.data *= 2.0
+    target = from_model(
+        model,
+        FakeTokenizer(),
+        block_length=block_length,
+        mask_id=vocab - 1,
+        stop_ids=[0, 1],
+        forbidden_ids=[2],
+        config={"seed": seed},
+    )
+    return target, model_full_logits(model, block_length)
+
+
+def qwen3_targets() -> st.SearchStrategy[tuple[Any, FullLogits]]:
+    return st.builds(tiny_qwen3, st.integers(0, 5), st.sampled_from([4, 8]), st.sampled_from([50, 100]))
+
+
+@st.composite
+def cases(draw: st.DrawFn, targets: st.SearchStrategy[tuple[Any, FullLogits]]) -> Case:
+    """Prompt lengths around the block grid, with stop ids among the prompt tokens."""
+    target, full_logits = draw(targets)
+    spec = target.spec
+    length = spec.block_length
+    near_grid = [1, length - 1, length, length + 1, 2 * length - 1, 2 * length, 2 * length + 1, 3 * length + 2]
+    lengths = draw(st.lists(st.sampled_from([n for n in near_grid if n > 0]), min_size=1, max_size=5))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    requests = tuple(
+        Request(tuple(random.integers(0, spec.mask_id, size=n).tolist()), int(random.integers(2**63))) for n in lengths
+    )
+    settings = DecodeSettings(
+        max_new_tokens=draw(st.sampled_from([1, 2, length, length + 1, 2 * length + 1, 3 * length - 1, 3 * length])),
+        rule=draw(st.sampled_from(RULES)),
+        sampling=draw(st.sampled_from(SAMPLINGS)),
+        budget=draw(st.sampled_from([1, 4, 16])),
+        floor=draw(st.sampled_from([0.0, 0.0, 0.05])),
+        pad=draw(st.booleans()),
+        layout=draw(st.sampled_from(["concat", "batch"])),
+        batch_size=draw(st.integers(1, 4)),
+        ignore_stop=draw(st.booleans()),
+        stop=draw(st.sampled_from([(), (), ("e", "cd")])),
+    )
+    return Case(
+        target,
+        full_logits,
+        requests,
+        settings,
+        draw(st.sampled_from(DRAFTERS)),
+        tuple(draw(st.permutations(range(len(requests))))),
+        draw(st.integers(1, 4)),
+    )
+
+
+def make_drafter(name: str, case: Case, controls: dict[int, tuple[Step, ...]]) -> Drafter:
+    """The drafter called `name`; `controls` are the draft-free steps by request index of the drafted run."""
+    rule = case.settings.rule
+    others = {index: controls[(index + 1) % len(controls)] for index in controls}
+    made: dict[str, Callable[[], Drafter]] = {
+        "order": lambda: _order(case, merged=True),
+        "order tree": lambda: _order(case, merged=False),
+        "chain": lambda: ChainDrafter(rule),
+        "random": lambda: RandomDrafter(3),
+        "wrong": lambda: RandomDrafter(4, mode="wrong"),
+        "oracle joint": lambda: OracleDrafter("joint", controls, rule),
+        "oracle position": lambda: OracleDrafter("position", controls, rule),
+        "oracle token": lambda: OracleDrafter("token", controls, rule),
+        "another row's oracle": lambda: OracleDrafter("joint", others, rule),
+        "huge": lambda: HugeDrafter(merged=True),
+        "huge tree": lambda: HugeDrafter(merged=False),
+        "orders tree": lambda: OrdersDrafter(merged=False),
+        "sets": lambda: SetDrafter(case.target.spec.forbidden_ids, merged=True),
+        "sets tree": lambda: SetDrafter(case.target.spec.forbidden_ids, merged=False),
+        "shuffled order": lambda: ShuffledDrafter(_order(case, merged=True)),
+        "shuffled random tree": lambda: ShuffledDrafter(RandomDrafter(5, merged=False)),
+        "sometimes": lambda: SometimesDrafter(OracleDrafter("joint", controls, rule)),
+    }
+    return made[name]()
+
+
+@lru_cache
+def _random_order_model(block_length: int, rule: CommitRule) -> OrderModel:
+    torch.manual_seed(block_length)
+    model = OrderModel(
+        OrderModelConfig(block_length, d_model=16, heads=2, layers=1, feed_forward=16, head_hidden=8, rule=rule)
+    )
+    for parameter in model.parameters():
+        parameter.data = torch.randn_like(parameter) * 0.5
+    return model
+
+
+def _order(case: Case, merged: bool) -> Drafter:
+    return OrderDrafter(
+        _random_order_model(case.target.spec.block_length, case.settings.rule), DraftSettings(merged=merged)
+    )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything one request's decoding shows, and its rounds for the accounting."""
+
+    decoded: Decoded
+    rounds: tuple[Round, ...]
+    nfe: int
+
+
+def run(target: Any, requests: Sequence[Request], settings: DecodeSettings, drafter: Drafter | None) -> list[Outcome]:
+    """Decode with tables recorded and gather the rounds by request."""
+    rounds: dict[int, list[Round]] = {index: [] for index in range(len(requests))}
+    for round_ in decode(target, requests, settings, drafter, record=True):
+        rounds[round_.request].append(round_)
+    return [_outcome(rounds[index]) for index in range(len(requests))]
+
+
+def _outcome(rounds: list[Round]) -> Outcome:
+    results = [round_.result for round_ in rounds if round_.result is not None]
+    assert len(results) == 1 and rounds[-1].result is results[0]
+    result = results[0]
+    assert tuple(token for round_ in rounds for token in round_.final_tokens) == result.tokens
+    steps = tuple(step for round_ in rounds for step in round_.steps)
+    stats = result.stats
+    assert stats.nfe == len(rounds) == stats.rounds + stats.cache_writes
+    assert stats.commits == sum(len(step) for step in steps)
+    assert stats.accepted == len(steps) - stats.rounds
+    decoded = Decoded(result.tokens, result.text, result.finish_reason, steps)
+    return Outcome(decoded, tuple(rounds), stats.nfe)
+
+
+def check(case: Case) -> tuple[int, int]:
+    """Assert that the drafted run equals draft-free decoding; returns draft-free and drafted forwards over all rows."""
+    free = run(case.target, case.requests, replace(case.settings, budget=0), None)
+    inverse = {old: new for new, old in enumerate(case.order)}
+    controls = {inverse[old]: free[old].decoded.steps for old in range(len(free))}
+    drafter = make_drafter(case.drafter, case, controls)
+    shuffled = [case.requests[old] for old in case.order]
+    drafted = run(case.target, shuffled, replace(case.settings, batch_size=case.drafted_batch), drafter)
+    for new, old in enumerate(case.order):
+        assert drafted[new].decoded == free[old].decoded
+        assert drafted[new].nfe <= free[old].nfe
+        _same_tables(free[old].rounds, drafted[new].rounds)
+        assert case.target.spec.mask_id not in free[old].decoded.tokens
+        if case.drafter == "oracle joint" and case.settings.budget >= case.target.spec.block_length:
+            _assert_oracle_pace(drafted[new])
+    return sum(one.nfe for one in free), sum(one.nfe for one in drafted)
+
+
+def _same_tables(free: Sequence[Round], drafted: Sequence[Round]) -> None:
+    """The tables a drafted run records are the draft-free run's, one a step (bit for bit up to their rounding)."""
+    pairs = [[(step, table) for r in rounds for step, table in zip(r.steps, r.tables, strict=True)] for rounds in (free, drafted)]
+    for (step, table), (other_step, other) in zip(*pairs, strict=True):
+        assert step == other_step
+        np.testing.assert_array_equal(table.slots, other.slots)
+        np.testing.assert_array_equal(table.top_token[:, 0], other.top_token[:, 0])
+        np.testing.assert_allclose(table.log_odds, other.log_odds, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            table.top_logprob.astype(np.float64), other.top_logprob.astype(np.float64), rtol=1e-3, atol=1e-6
+        )
+        assert (table.drawn_token is None) is (other.drawn_token is None)
+        if table.drawn_token is not None:
+            np.testing.assert_array_equal(table.drawn_token, other.drawn_token)
+
+
+def _assert_oracle_pace(outcome: Outcome) -> None:
+    """With the whole trajectory known, a block takes at most an opening, one drafted round and the last commit."""
+    per_block: dict[int, int] = {}
+    for round_ in outcome.rounds:
+        per_block[round_.state.start] = per_block.get(round_.state.start, 0) + bool(round_.steps)
+    assert max(per_block.values()) <= 2
