@@ -29,22 +29,24 @@ class RandomDrafter:
         return [self._graph(context) for context in contexts]
 
     def _graph(self, context: DraftContext) -> DraftGraph:
-        name = f"{self.seed}:{context.request}:{context.state.start}:{context.state.tokens}".encode()
+        state = context.state
+        filled_tokens = [token for token in state.tokens if token != state.mask_id]
+        name = f"{self.seed}:{context.request}:{state.start}:{state.masked_slots}:{filled_tokens}".encode()
         generator = np.random.default_rng(int.from_bytes(hashlib.sha256(name).digest()[:8], "little"))
         graph = DraftGraph(merged=self.merged)
         table = context.tables[0]
-        masked = context.state.masked_slots
+        masked = state.masked_slots
         tokens = {slot: self._tokens(context, index) for index, slot in enumerate(table.slots.tolist())}
         for _ in range(4 * context.budget):
             if len(graph) >= context.budget:
                 break
             node = int(generator.integers(len(graph.keys)))
-            filled = {commit.position - context.state.start for commit in graph.commits[node]}
+            filled = {commit.position - state.start for commit in graph.commits[node]}
             open_slots = [slot for slot in masked if slot not in filled and tokens[slot]]
             if len(masked) - len(filled) < 2 or not open_slots:
                 continue
             slot = int(generator.choice(open_slots))
-            commit = Commit(context.state.start + slot, int(generator.choice(tokens[slot])))
+            commit = Commit(state.start + slot, int(generator.choice(tokens[slot])))
             graph.add(node, frozenset((commit,)), graph.masses[node] * float(generator.uniform(0.1, 1.0)))
         return graph
 

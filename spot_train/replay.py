@@ -1,0 +1,172 @@
+"""NFE of any drafter from recorded trajectories, with no target. Exact at temperature 0: it mimics the decode loop.
+
+A block opens with one draft-free round, goes on in drafted rounds, and costs one cache-writing forward unless it is the
+row's last. Drafts are accepted while the recorded step leads to a drafted state. At temperature > 0 the same holds for
+drafters that read the table's drawn tokens alone. Knows nothing about training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from spot_infer.blocks import BlockState, Step
+from spot_infer.graph import DraftContext, Drafter, DraftGraph
+from spot_train.trajectory import Trajectory
+
+_MASK = -1
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """One trajectory's accounting. nfe: target forwards, cache writes included; draft_free_nfe: what the control
+    needs; accepted: drafts, the target's own commits excluded; drafted_rounds: rounds with at least one draft."""
+
+    nfe: int
+    draft_free_nfe: int
+    rounds: int
+    drafted_rounds: int
+    accepted: int
+    drafted: int
+    drafter_calls: int
+    states_scored: int
+
+    @property
+    def reduction(self) -> float:
+        """How many times fewer forwards than draft-free decoding."""
+        return self.draft_free_nfe / self.nfe if self.nfe else 1.0
+
+
+class _Replay:
+    """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits."""
+
+    def __init__(self, request: int, trajectory: Trajectory) -> None:
+        self.request = request
+        self.trajectory = trajectory
+        self.steps = [trajectory.step(index) for index in range(len(trajectory))]
+        self.starts = trajectory.block_start.tolist()
+        self.block_length = trajectory.block_tokens.shape[-1]
+        self.step = 0
+        self.state: BlockState | None = None
+        self.counts = dict.fromkeys(("rounds", "drafted_rounds", "accepted", "drafted", "calls", "scored"), 0)
+        self._open()
+
+    def _open(self) -> None:
+        """Commit opening rounds until a root with something to draft, or the end."""
+        while self.step < len(self.steps):
+            start = self.starts[self.step]
+            if self.state is None or self.state.start != start:
+                self.state = self._opened(start)
+            elif len(self.state.masked_slots) > 1:
+                return
+            self.counts["rounds"] += 1
+            self._commit(self.steps[self.step])
+
+    def _opened(self, start: int) -> BlockState:
+        tokens = self.trajectory.block_tokens[(start - self.starts[0]) // self.block_length].tolist()
+        for slot in self.trajectory.table(self.step).slots.tolist():
+            tokens[slot] = _MASK
+        return BlockState(start, tuple(tokens), _MASK)
+
+    def _commit(self, step: Step) -> None:
+        assert self.state is not None
+        tokens = list(self.state.tokens)
+        for position, token in step:
+            tokens[position - self.state.start] = token
+        self.state = BlockState(self.state.start, tuple(tokens), _MASK)
+        self.step += 1
+
+    def context(self, budget: int, floor: float, temperature: float) -> DraftContext:
+        assert self.state is not None
+        tables = (self.trajectory.table(self.step - 1),)
+        return DraftContext(self.request, self.state, tables, budget, floor, temperature)
+
+    def advance(self, graph: DraftGraph) -> None:
+        """Accept what the recorded steps lead to, then the target's own commit; open what comes next."""
+        self.counts["rounds"] += 1
+        self.counts["drafted_rounds"] += len(graph) > 0
+        self.counts["drafted"] += len(graph)
+        self.counts["calls"] += graph.calls
+        self.counts["scored"] += graph.states_scored
+        node: int | None = 0
+        start, first = self.starts[self.step], self.step
+        while node is not None and self.step < len(self.steps) and self.starts[self.step] == start:
+            step = self.steps[self.step]
+            node = graph.child(node, step)
+            self._commit(step)
+        self.counts["accepted"] += self.step - first - 1
+        self._open()
+
+    @property
+    def done(self) -> bool:
+        return self.step >= len(self.steps)
+
+    def result(self) -> ReplayResult:
+        cache_writes = max(len(set(self.starts)) - 1, 0)
+        counts = self.counts
+        return ReplayResult(
+            nfe=counts["rounds"] + cache_writes,
+            draft_free_nfe=len(self.steps) + cache_writes,
+            rounds=counts["rounds"],
+            drafted_rounds=counts["drafted_rounds"],
+            accepted=counts["accepted"],
+            drafted=counts["drafted"],
+            drafter_calls=counts["calls"],
+            states_scored=counts["scored"],
+        )
+
+
+def replay(
+    drafter: Drafter,
+    trajectories: Sequence[Trajectory],
+    budget: int,
+    floor: float = 0.0,
+    temperature: float = 0.0,
+    batch_size: int = 64,
+) -> list[ReplayResult]:
+    """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices."""
+    results: list[ReplayResult | None] = [None] * len(trajectories)
+    waiting = iter(range(len(trajectories)))
+    active: list[_Replay] = []
+    while True:
+        for one in active:
+            if one.done:
+                results[one.request] = one.result()
+        active = [one for one in active if not one.done]
+        while len(active) < batch_size and (index := next(waiting, None)) is not None:
+            active.append(_Replay(index, trajectories[index]))
+        drafting = [one for one in active if not one.done]
+        if not active:
+            break
+        if drafting:
+            graphs = drafter.propose([one.context(budget, floor, temperature) for one in drafting])
+            for one, graph in zip(drafting, graphs, strict=True):
+                one.advance(graph)
+    return [result for result in results if result is not None]
+
+
+def mean_reduction(results: Sequence[ReplayResult]) -> float:
+    """Forwards of the control over forwards of the drafted run, summed over rows."""
+    nfe = sum(result.nfe for result in results)
+    return sum(result.draft_free_nfe for result in results) / nfe if nfe else 1.0
+
+
+def replay_summary(results: Sequence[ReplayResult]) -> dict[str, float]:
+    """Means a row (nfe, rounds, accepted a drafted round, states scored) and the reduction of the sums."""
+    rows = max(len(results), 1)
+    drafted_rounds = sum(result.drafted_rounds for result in results)
+    return {
+        "nfe": float(np.sum([result.nfe for result in results])) / rows,
+        "draft_free_nfe": float(np.sum([result.draft_free_nfe for result in results])) / rows,
+        "reduction": mean_reduction(results),
+        "accepted_per_round": sum(result.accepted for result in results) / max(drafted_rounds, 1),
+        "drafter_calls": float(np.sum([result.drafter_calls for result in results])) / rows,
+        "states_scored": float(np.sum([result.states_scored for result in results])) / rows,
+    }
+
+
+def steps_of(trajectory: Trajectory) -> list[Step]:
+    """All recorded steps in order, as an oracle reads them."""
+    return [trajectory.step(index) for index in range(len(trajectory))]

@@ -1,0 +1,90 @@
+"""Replay: with no target it counts exactly what the decode loop counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_dlm import FakeTarget
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trajectories import fake_trajectories
+
+from spot_infer.decode import decode
+from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
+from spot_infer.graph import Drafter
+from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.requests import DecodeSettings, Request, Stats
+from spot_infer.transition import CommitRule, Sampling
+from spot_train.recording import record_trajectories
+from spot_train.replay import ReplayResult, mean_reduction, replay, replay_summary, steps_of
+from spot_train.trajectory import Trajectory
+
+
+def order_drafter(block_length: int, merged: bool = True) -> OrderDrafter:
+    torch.manual_seed(1)
+    model = OrderModel(OrderModelConfig(block_length, d_model=16, heads=2, layers=1, feed_forward=16, head_hidden=8))
+    torch.nn.init.normal_(model.head_out.weight, std=0.5)
+    return OrderDrafter(model.double(), DraftSettings(merged=merged))
+
+
+def make_drafter(name: str, block_length: int, rule: CommitRule, control: list[Trajectory]) -> Drafter:
+    if name in ("graph", "tree"):
+        return order_drafter(block_length, merged=name == "graph")
+    if name in ("position", "token", "joint"):
+        return OracleDrafter(name, {index: steps_of(one) for index, one in enumerate(control)}, rule)  # type: ignore[arg-type]
+    return {"chain": ChainDrafter(rule), "short": ChainDrafter(rule, depth=2)}.get(name) or RandomDrafter()
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 50),
+    st.sampled_from([4, 7, 8]),
+    st.sampled_from(["graph", "tree", "chain", "short", "random", "position", "token", "joint"]),
+    st.sampled_from([1, 3, 8, 20]),
+    st.sampled_from([0.0, 0.05]),
+    st.sampled_from([0.0, 0.7]),
+    st.sampled_from([CommitRule(), CommitRule(resolution="bfloat16"), CommitRule(selection="quota", quota=2)]),
+)
+def test_replay_equals_drafted_decoding(
+    seed: int, block_length: int, name: str, budget: int, floor: float, temperature: float, rule: CommitRule
+) -> None:
+    target = FakeTarget(seed=seed, block_length=block_length, vocab_size=30)
+    requests = [Request(tuple(2 + (seed + i * k) % 20 for k in range(1 + 5 * i)), seed=seed + i) for i in range(3)]
+    sampling = Sampling(temperature)
+    free = DecodeSettings(max_new_tokens=3 * block_length - 1, rule=rule, sampling=sampling, batch_size=2)
+    recorded = sorted(record_trajectories(requests, decode(target, requests, free, record=True)), key=lambda r: r[0])
+    control = [trajectory for _, trajectory, _ in recorded]
+    drafter = make_drafter(name, block_length, rule, control)
+    drafted = DecodeSettings(
+        max_new_tokens=3 * block_length - 1, rule=rule, sampling=sampling, batch_size=2, budget=budget, floor=floor
+    )
+    rounds = decode(target, requests, drafted, drafter)
+    results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
+    replayed = replay(drafter, control, budget, floor, temperature, batch_size=2)
+    assert [counts(one.stats) for one in results] == [counts(one) for one in replayed]
+    assert [one.draft_free_nfe for one in replayed] == [result.stats.nfe for _, _, result in recorded]
+
+
+def counts(stats: Stats | ReplayResult) -> tuple[int, ...]:
+    return stats.nfe, stats.rounds, stats.drafted_rounds, stats.accepted, stats.drafted, stats.states_scored
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 64])
+def test_batches_change_nothing(batch_size: int) -> None:
+    control = fake_trajectories(count=8, max_new_tokens=40)
+    assert replay(order_drafter(8), control, 6, batch_size=batch_size) == replay(order_drafter(8), control, 6)
+
+
+def test_a_joint_oracle_with_a_large_budget_needs_two_rounds_a_block_and_its_cache_write() -> None:
+    control = [one for one in fake_trajectories(count=8, max_new_tokens=40) if len(one) > 8]
+    oracle = OracleDrafter("joint", {index: steps_of(one) for index, one in enumerate(control)})
+    for one, result in zip(control, replay(oracle, control, budget=8), strict=True):
+        sizes = [int((one.block_start == start).sum()) for start in sorted(set(one.block_start.tolist()))]
+        assert result.nfe == sum(min(size, 2) for size in sizes) + len(sizes) - 1
+
+
+def test_the_summary_is_a_ratio_of_sums() -> None:
+    rows = [ReplayResult(10, 40, 8, 8, 20, 60, 5, 50), ReplayResult(30, 40, 28, 20, 10, 60, 5, 50)]
+    assert mean_reduction(rows) == 2.0
+    assert replay_summary(rows)["accepted_per_round"] == 30 / 28
+    assert rows[0].reduction == 4.0
