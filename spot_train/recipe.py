@@ -290,13 +290,13 @@ def recipe_hash(recipe: Recipe) -> str:
 
 
 def builtin_path(name: str) -> Path:
-    """Where the packaged file `name` (as in `recipes/tiny.yaml`, `data/tiny-sdar`) lies: in the wheel, or a clone."""
+    """Where the packaged `name` (`recipes/tiny.yaml`, `data/tiny-sdar`) lies: inside the wheel, or in a clone."""
     import spot_infer
 
     package = Path(spot_infer.__file__).parent
-    for root in (package / "builtin", package.parent):
-        if ".." not in Path(name).parts and (root / name).exists():
-            return root / name
+    for path in (package / "_data" / name.removeprefix("data/"), package.parent / name):
+        if ".." not in Path(name).parts and path.exists():
+            return path
     raise SpotError(f"{BUILTIN}{name} is not part of this installation; expected for example builtin:recipes/tiny.yaml")
 
 

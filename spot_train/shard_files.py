@@ -1,0 +1,243 @@
+"""One shard: a Zarr v3 group of trajectories, ragged over masked slots (format in docs/formats.md).
+
+Writes a shard whole or not at all, and reads one only after its files match the checksums in its own attributes: Zarr
+reads a deleted chunk file as fill values without an error. Knows nothing about sets of shards or how they were made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import ZstdCodec
+
+from spot_infer.errors import SpotError
+from spot_train.atomic_files import BeforeRename, new_folder
+from spot_train.trajectory import Trajectory
+
+FORMAT = "spot-shard"
+FORMAT_VERSION = 1
+FINISH_REASONS = ("stop", "length")
+CHUNK_ROWS = 4096
+_ZSTD_LEVEL = 3
+_SLOT_ARRAYS = ("slot", "top_logprob", "top_token", "log_odds")
+_DRAWN_ARRAYS = ("drawn_token", "drawn_logprob")
+
+
+@dataclass(frozen=True)
+class StoredTrajectory:
+    """A trajectory as a shard holds it: with the hash of its prompt's content, and whether that holds it out."""
+
+    trajectory: Trajectory
+    content_hash: str
+    heldout: bool
+
+
+def write_shard(
+    path: Path,
+    stored: Sequence[StoredTrajectory],
+    attributes: Mapping[str, Any],
+    before_rename: BeforeRename | None = None,
+) -> dict[str, Any]:
+    """Write `stored` (at least one) as the shard `path`, replacing nothing; returns its attributes.
+
+    `attributes` must be JSON and hold `block_length`; counts, checksums and the format version are added. The same
+    arguments give the same bytes. Raises SpotError when the disk is full; nothing is left behind then.
+    """
+    arrays = _arrays(stored, int(attributes["block_length"]))
+    with new_folder(path, before_rename) as folder:
+        group = zarr.open_group(folder, mode="w", zarr_format=3)
+        for name, array in arrays.items():
+            _write_array(group, name, array)
+        full = {
+            **attributes,
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "counts": _counts(stored),
+            "files": _file_records(folder, _listed(folder)),
+        }
+        full["sha256"] = attributes_digest(full)
+        group.attrs.put(full)
+    return full
+
+
+def read_attributes(path: Path) -> dict[str, Any]:
+    """A shard's attributes, after their own checksum is verified. Raises SpotError naming the shard."""
+    try:
+        attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+        if attributes["format"] != FORMAT:
+            raise KeyError
+        version = attributes["format_version"]
+        digest = attributes["sha256"]
+    except FileNotFoundError:
+        raise SpotError(f"shard {path.name} has no zarr.json; {REPAIR}") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise SpotError(f"shard {path.name} has a damaged zarr.json; {REPAIR}") from None
+    if version != FORMAT_VERSION:
+        raise SpotError(
+            f"shard {path.name} has format version {version}; this release reads version {FORMAT_VERSION}, use the "
+            "release that wrote it"
+        )
+    if digest != attributes_digest(attributes):
+        raise SpotError(f"shard {path.name} has attributes that don't match their checksum; {REPAIR}")
+    return attributes
+
+
+def check_shard(path: Path) -> dict[str, Any]:
+    """Compare every file of a shard with its recorded size and sha256; returns the attributes.
+
+    Raises SpotError naming the shard, the file and what is wrong with it.
+    """
+    attributes = read_attributes(path)
+    for name, (size, digest) in attributes["files"].items():
+        try:
+            data = (path / name).read_bytes()
+        except OSError:
+            raise SpotError(f"shard {path.name} lacks its file {name}; {REPAIR}") from None
+        if len(data) != size:
+            raise SpotError(f"shard {path.name} has {len(data)} bytes in {name}, expected {size}; {REPAIR}")
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise SpotError(f"shard {path.name} has a file {name} that doesn't match its checksum; {REPAIR}")
+    return attributes
+
+
+def read_shard(path: Path, heldout: bool | None = None) -> Iterator[StoredTrajectory]:
+    """A shard's trajectories in order: all, or those held out or not. Checks every file first."""
+    check_shard(path)
+    group = zarr.open_group(path, mode="r", zarr_format=3)
+    arrays = {name: np.asarray(array[...]) for name, array in group.arrays()}
+    for index, mark in enumerate(arrays["heldout"].tolist()):
+        if heldout is None or mark == heldout:
+            content_hash = arrays["content_hash"][index].tobytes().hex()
+            yield StoredTrajectory(_trajectory(arrays, index), content_hash, mark)
+
+
+def attributes_digest(attributes: Mapping[str, Any]) -> str:
+    """sha256 of the attributes, their own digest left out; covers every file, since `files` holds their checksums."""
+    rest = {key: value for key, value in attributes.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def shard_bytes(attributes: Mapping[str, Any]) -> int:
+    """Bytes of a shard's files, its root zarr.json left out."""
+    return sum(size for size, _ in attributes["files"].values())
+
+
+REPAIR = "run `spot-train collect` again with the same recipe and --out to repair it"
+
+
+def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
+    rest = array.shape[1:]
+    chunk = min(CHUNK_ROWS, max(1, len(array)))
+    shard = -(-max(1, len(array)) // chunk) * chunk
+    stored = group.create_array(
+        name,
+        shape=array.shape,
+        dtype=array.dtype,
+        chunks=(chunk, *rest),
+        shards=(shard, *rest),
+        compressors=[ZstdCodec(level=_ZSTD_LEVEL)],
+        config={"write_empty_chunks": True},
+    )
+    if len(array):
+        stored[...] = array
+
+
+def _arrays(stored: Sequence[StoredTrajectory], block_length: int) -> dict[str, np.ndarray]:
+    items = [item.trajectory for item in stored]
+    drawn = items[0].drawn_token is not None
+    slot_arrays = (*_SLOT_ARRAYS, *_DRAWN_ARRAYS) if drawn else _SLOT_ARRAYS
+    arrays = {name: np.concatenate([getattr(item, name) for item in items]) for name in slot_arrays}
+    return {
+        **arrays,
+        "step_start": _rebased([item.step_start for item in items]),
+        "commit_start": _rebased([item.commit_start for item in items]),
+        "commit_position": np.concatenate([item.commit_position for item in items]),
+        "commit_token": np.concatenate([item.commit_token for item in items]),
+        "block": np.concatenate([item.block_start // block_length for item in items]).astype(np.uint16),
+        "block_tokens": np.concatenate([item.block_tokens for item in items]),
+        "trajectory_step": _starts([len(item) for item in items]),
+        "trajectory_block": _starts([len(item.block_tokens) for item in items]),
+        "prompt_hash": _digests([item.prompt_hash for item in items]),
+        "content_hash": _digests([item.content_hash for item in stored]),
+        "heldout": np.array([item.heldout for item in stored], dtype=np.bool_),
+        "prompt_length": np.array([item.prompt_length for item in items], dtype=np.int32),
+        "returned_tokens": np.array([item.returned_tokens for item in items], dtype=np.int32),
+        "seed": np.array([item.seed for item in items], dtype=np.uint64),
+        "finish_reason": np.array([FINISH_REASONS.index(item.finish_reason) for item in items], dtype=np.uint8),
+    }
+
+
+def _trajectory(arrays: Mapping[str, np.ndarray], index: int) -> Trajectory:
+    first, last = arrays["trajectory_step"][index : index + 2].tolist()
+    steps = arrays["step_start"][first : last + 1]
+    commits = arrays["commit_start"][first : last + 1]
+    rows = slice(int(steps[0]), int(steps[-1]))
+    written = slice(int(commits[0]), int(commits[-1]))
+    blocks = slice(*arrays["trajectory_block"][index : index + 2].tolist())
+    block_length = arrays["block_tokens"].shape[1]
+    return Trajectory(
+        prompt_hash=arrays["prompt_hash"][index].tobytes().hex(),
+        prompt_length=int(arrays["prompt_length"][index]),
+        seed=int(arrays["seed"][index]),
+        finish_reason=FINISH_REASONS[int(arrays["finish_reason"][index])],
+        returned_tokens=int(arrays["returned_tokens"][index]),
+        block_start=arrays["block"][first:last].astype(np.int32) * np.int32(block_length),
+        step_start=steps - steps[0],
+        slot=arrays["slot"][rows],
+        top_logprob=arrays["top_logprob"][rows],
+        top_token=arrays["top_token"][rows],
+        log_odds=arrays["log_odds"][rows],
+        commit_start=commits - commits[0],
+        commit_position=arrays["commit_position"][written],
+        commit_token=arrays["commit_token"][written],
+        block_tokens=arrays["block_tokens"][blocks],
+        drawn_token=arrays["drawn_token"][rows] if "drawn_token" in arrays else None,
+        drawn_logprob=arrays["drawn_logprob"][rows] if "drawn_logprob" in arrays else None,
+    )
+
+
+def _counts(stored: Sequence[StoredTrajectory]) -> dict[str, int]:
+    items = [item.trajectory for item in stored]
+    return {
+        "trajectories": len(items),
+        "heldout": sum(item.heldout for item in stored),
+        "steps": sum(len(item) for item in items),
+        "commits": sum(len(item.commit_token) for item in items),
+        "rows": sum(len(item.slot) for item in items),
+    }
+
+
+def _listed(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / "zarr.json")
+
+
+def _file_records(folder: Path, files: Sequence[Path]) -> dict[str, list[Any]]:
+    records = {}
+    for file in files:
+        data = file.read_bytes()
+        records[file.relative_to(folder).as_posix()] = [len(data), hashlib.sha256(data).hexdigest()]
+    return records
+
+
+def _digests(digests: Sequence[str]) -> np.ndarray:
+    return np.frombuffer(bytes.fromhex("".join(digests)), dtype=np.uint8).reshape(len(digests), -1)
+
+
+def _starts(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def _rebased(starts: Sequence[np.ndarray]) -> np.ndarray:
+    """One array of starts from one a trajectory, each from 0."""
+    parts, base = [np.zeros(1, np.int64)], 0
+    for start in starts:
+        parts.append(start[1:] + base)
+        base += int(start[-1])
+    return np.concatenate(parts).astype(np.int64)
