@@ -1,0 +1,146 @@
+"""Run several drafting methods on the same prompts in one process, interleaved, and account for them honestly.
+
+Every ratio is against the draft-free method of the same run. A claim of identical outputs is a count, and every first
+divergence is named with its gap.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from spot_infer.blocks import Step
+from spot_infer.decode import decode
+from spot_infer.divergence import Divergence, first_divergence
+from spot_infer.graph import Drafter
+from spot_infer.requests import DecodeSettings, Request, Result
+from spot_infer.targets.protocol import Target
+
+Scorer = Callable[[int, str], bool]
+"""(request index, generated text) -> solved."""
+Progress = Callable[[str, int], None]
+"""Called with the method's label and the number of prompts just decoded."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A drafter under a budget; `drafter` None is the draft-free control."""
+
+    name: str
+    budget: int = 0
+    drafter: Drafter | None = None
+    floor: float = 0.0
+    pad: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.name if self.drafter is None else f"{self.name} D{self.budget}"
+
+
+@dataclass
+class MethodRun:
+    """What one method did: a result and the committed steps a request, and the wall time of its generation loops."""
+
+    method: Method
+    results: dict[int, Result] = field(default_factory=dict)
+    steps: dict[int, list[Step]] = field(default_factory=dict)
+    wall_s: float = 0.0
+
+    def total(self, name: str) -> float:
+        """Sum of one `Stats` field over the requests."""
+        return float(sum(getattr(result.stats, name) for result in self.results.values()))
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(result.tokens) for result in self.results.values())
+
+
+def run_methods(
+    target: Target,
+    requests: Sequence[Request],
+    methods: Sequence[Method],
+    settings: DecodeSettings,
+    progress: Progress = lambda label, count: None,
+) -> list[MethodRun]:
+    """Decode `requests` with every method, a batch at a time, in an order that rotates from batch to batch."""
+    runs = [MethodRun(method) for method in methods]
+    batches = [
+        range(first, min(first + settings.batch_size, len(requests)))
+        for first in range(0, len(requests), settings.batch_size)
+    ]
+    for number, batch in enumerate(batches):
+        turn = number % len(runs)
+        for run in [*runs[turn:], *runs[:turn]]:
+            _run_batch(target, [requests[index] for index in batch], batch.start, run, settings)
+            progress(run.method.label, len(batch))
+    return runs
+
+
+def _run_batch(
+    target: Target, requests: Sequence[Request], first: int, run: MethodRun, settings: DecodeSettings
+) -> None:
+    method = run.method
+    chosen = replace(
+        settings, budget=method.budget if method.drafter else 0, floor=method.floor, pad=method.pad
+    )
+    started = time.perf_counter()
+    rounds = list(decode(target, requests, chosen, method.drafter))
+    run.wall_s += time.perf_counter() - started
+    for round_ in rounds:
+        index = first + round_.request
+        run.steps.setdefault(index, []).extend(round_.steps)
+        if round_.result is not None:
+            run.results[index] = replace(round_.result, request=index)
+
+
+def divergences(
+    target: Target, requests: Sequence[Request], control: MethodRun, run: MethodRun, settings: DecodeSettings
+) -> dict[int, Divergence]:
+    """Requests whose output differs from the control's, each with its first divergence."""
+    found: dict[int, Divergence] = {}
+    for index, request in enumerate(requests):
+        if control.results[index].tokens != run.results[index].tokens:
+            first = first_divergence(
+                target, request, control.steps[index], run.steps[index], settings.rule, settings.sampling
+            )
+            if first is not None:
+                found[index] = first
+    return found
+
+
+def summarise(
+    run: MethodRun, control: MethodRun, settings: DecodeSettings, solved: Mapping[int, bool], differing: Mapping[int, Divergence]
+) -> dict[str, Any]:
+    """One row of a results file. reduction: control's NFE over the method's; accepted: drafts a drafted round."""
+    n = len(run.results)
+    rounds = run.total("drafted_rounds")
+    return {
+        "method": run.method.name,
+        "budget": run.method.budget,
+        "temperature": settings.sampling.temperature,
+        "n": n,
+        "nfe": run.total("nfe") / n,
+        "reduction": control.total("nfe") / run.total("nfe"),
+        "accepted": run.total("accepted") / rounds if rounds else 0.0,
+        "throughput_ratio": (run.tokens / run.wall_s) / (control.tokens / control.wall_s),
+        "accuracy": sum(solved.values()) / len(solved) if solved else None,
+        "identical": n - len(differing),
+        "divergences": [
+            {"prompt": index, "step": one.step, "kind": one.kind, "gap": one.gap} for index, one in differing.items()
+        ],
+        "positions": run.total("positions") / n,
+        "drafter_calls": run.total("drafter_calls") / n,
+        "states_scored": run.total("states_scored") / n,
+        "drafter_s": run.total("drafter_s"),
+        "wall_s": run.wall_s,
+        "tokens": run.tokens,
+        "rule": settings.rule.to_dict(),
+        "ignore_stop": settings.ignore_stop,
+        "max_new_tokens": settings.max_new_tokens,
+        "batch_size": settings.batch_size,
+        "floor": run.method.floor,
+        "pad": run.method.pad,
+        "distribution_preserving": all(result.stats.distribution_preserving for result in run.results.values()),
+    }
