@@ -1,0 +1,58 @@
+"""Methods side by side: accounting against the draft-free run, divergences counted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fake_dlm import FakeTarget
+
+from spot_infer.drafters import ChainDrafter
+from spot_infer.packing import Packed
+from spot_infer.requests import DecodeSettings, Request
+from spot_train.compare import Method, divergences, run_methods, summarise
+
+REQUESTS = [Request((2 + i, 3, 4 + i), seed=i) for i in range(5)]
+METHODS = [Method("draft-free"), Method("chain", 3, ChainDrafter())]
+SETTINGS = DecodeSettings(max_new_tokens=10, batch_size=2)
+
+
+class NudgedTarget(FakeTarget):
+    """Adds `nudge` to one token's logit in drafted forwards only, as another packing would by rounding."""
+
+    nudge: float = 0.0
+
+    def forward(self, packed: Packed, cache) -> torch.Tensor:  # type: ignore[no-untyped-def]
+        hidden = super().forward(packed, cache)
+        self.drafted = len(packed.sequence_of) > len(packed.row_sequences)
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = super().logits(hidden).clone()
+        if self.drafted:
+            logits[:, 5] += self.nudge
+        return logits
+
+
+def test_ratios_are_against_the_draft_free_run():
+    target = FakeTarget(strength=0.2)
+    control, chain = run_methods(target, REQUESTS, METHODS, SETTINGS)
+    differing = divergences(target, REQUESTS, control, chain, SETTINGS)
+    row = summarise(chain, control, SETTINGS, {0: True, 1: False}, differing)
+    nfe = [sum(run.results[i].stats.nfe for i in range(5)) for run in (control, chain)]
+    assert row["reduction"] == pytest.approx(nfe[0] / nfe[1]) and row["reduction"] > 1
+    assert row["nfe"] == nfe[1] / 5
+    assert (row["identical"], row["n"], row["accuracy"]) == (5, 5, 0.5)
+    assert summarise(control, control, SETTINGS, {}, {})["reduction"] == 1
+
+
+def test_outputs_that_differ_are_counted_and_named():
+    target = NudgedTarget(strength=0.2)
+    target.nudge = 3.0
+    control, chain = run_methods(target, REQUESTS, METHODS, SETTINGS)
+    differing = divergences(target, REQUESTS, control, chain, SETTINGS)
+    unequal = {i for i in range(5) if control.results[i].tokens != chain.results[i].tokens}
+    assert unequal and set(differing) == unequal
+    row = summarise(chain, control, SETTINGS, {}, differing)
+    assert row["identical"] == 5 - len(unequal)
+    assert {one["prompt"] for one in row["divergences"]} == unequal
+    assert all(one.control != one.other for one in differing.values())
