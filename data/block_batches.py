@@ -63,7 +63,7 @@ class Encoder:
     def encode(self, prompt: str, answer: str, extra_blocks: int) -> Encoded:
         """Prompt, answer, stop token, filler to the block's end and `extra_blocks` more."""
         head = self.tokenizer.encode(self.chat(prompt), add_special_tokens=False).ids
-        body = self.tokenizer.encode(answer, add_special_tokens=False).ids + [self.stop_id]
+        body = [*self.tokenizer.encode(answer, add_special_tokens=False).ids, self.stop_id]
         filler = -(len(head) + len(body)) % BLOCK + extra_blocks * BLOCK
         weights = [0.0] * len(head) + [1.0] * len(body) + [self.filler_weight] * filler
         return Encoded(len(head), (*head, *body, *[self.filler_id] * filler), tuple(weights))
@@ -123,9 +123,7 @@ def collate(rows: list[Encoded], rng: np.random.Generator, mask_id: int) -> Batc
     )
 
 
-def step_batches(
-    encoder: Encoder, seed: int, step: int, rows: int, longest_blocks: int
-) -> list[Batch]:
+def step_batches(encoder: Encoder, seed: int, step: int, rows: int, longest_blocks: int) -> list[Batch]:
     """The batches of one optimizer step: fresh problems of at most `longest_blocks` blocks."""
     rng = Random(f"{seed}/{step}")
     groups: dict[tuple[int, int], list[Encoded]] = {}

@@ -90,9 +90,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=here / "tiny-sdar")
     args = parser.parse_args()
     rows = [json.loads(line) for line in args.pool.read_text(encoding="utf-8").splitlines()]
-    tokenizer = train_tokenizer(
-        [f"user\n{row['prompt']}\nassistant\n{row['answer']}" for row in rows]
-    )
+    tokenizer = train_tokenizer([f"user\n{row['prompt']}\nassistant\n{row['answer']}" for row in rows])
     args.out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(args.out / "tokenizer.json"))
     write_json(

@@ -49,9 +49,7 @@ class Muon(torch.optim.Optimizer):
             for param in group["params"]:
                 shapes.setdefault(param.shape, []).append(param)
             chunks = [
-                same[start : start + _TOGETHER]
-                for same in shapes.values()
-                for start in range(0, len(same), _TOGETHER)
+                same[start : start + _TOGETHER] for same in shapes.values() for start in range(0, len(same), _TOGETHER)
             ]
             list(self._pool.map(lambda chunk, group=group: self._update(group, chunk), chunks))
 

@@ -4,10 +4,10 @@ from random import Random
 
 from problems import Phrases, Problem
 
-_VERBS = "get make find take pick use run do try build read scan".split()
-_NOUNS = "all part rest some item value result score piece line step thing".split()
-_LISTS = "values nums items data numbers row scores points".split()
-_SCALARS = "n x value num a score count size".split()
+_VERBS = ["get", "make", "find", "take", "pick", "use", "run", "do", "try", "build", "read", "scan"]
+_NOUNS = ["all", "part", "rest", "some", "item", "value", "result", "score", "piece", "line", "step", "thing"]
+_LISTS = ["values", "nums", "items", "data", "numbers", "row", "scores", "points"]
+_SCALARS = ["n", "x", "value", "num", "a", "score", "count", "size"]
 
 _ASK = Phrases(
     seen=(
@@ -96,11 +96,9 @@ def _map(rng: Random, var: str) -> tuple[str, str]:
     return form.format(x=var, k=amount), rng.choice(_MAPS[form]).format(k=amount)
 
 
-def _problem(
-    rng: Random, task: str, wording: str, name: str, arg: str, what: str, code: str, inputs: list
-) -> Problem:
+def _problem(rng: Random, task: str, wording: str, name: str, arg: str, what: str, code: str, inputs: list) -> Problem:
     scope: dict = {}
-    exec(code, scope)  # noqa: S102 - the code was written by the template above, never by a model
+    exec(code, scope)
     tests = [f"assert {name}({value!r}) == {scope[name](value)!r}" for value in inputs]
     prompt = _ASK.pick(rng, wording, f=name, a=arg, w=what)
     scorer = {"type": "code", "function": name, "tests": tests}
@@ -112,7 +110,7 @@ def _name(rng: Random) -> str:
 
 
 def _lists(rng: Random) -> list[list[int]]:
-    return [list(range(0, 12)), [rng.randint(0, 20) for _ in range(8)], []]
+    return [list(range(12)), [rng.randint(0, 20) for _ in range(8)], []]
 
 
 def comprehension(rng: Random, wording: str) -> Problem:
@@ -150,7 +148,7 @@ def branch(rng: Random, wording: str) -> Problem:
     other, other_words = _map(rng, arg)
     code = f"def {name}({arg}):\n    if {test}:\n        return {value}\n    return {other}"
     what = _BRANCH_WORDS.pick(rng, wording, a=arg, t=test_words, m=map_words, e=other_words)
-    return _problem(rng, "branch", wording, name, arg, what, code, list(range(0, 12)))
+    return _problem(rng, "branch", wording, name, arg, what, code, list(range(12)))
 
 
 def steps(rng: Random, wording: str) -> Problem:

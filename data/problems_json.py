@@ -5,8 +5,8 @@ from random import Random
 
 from problems import NAMES, Phrases, Problem
 
-_CITIES = "Oslo Rome Paris Bern Lima Cairo Delhi Tokyo Quito Riga".split()
-_COLORS = "red blue green black white pink gold gray".split()
+_CITIES = ["Oslo", "Rome", "Paris", "Bern", "Lima", "Cairo", "Delhi", "Tokyo", "Quito", "Riga"]
+_COLORS = ["red", "blue", "green", "black", "white", "pink", "gold", "gray"]
 _FIELDS = ("age", "score", "points", "level", "stock", "rank")
 
 _BUILD = Phrases(

@@ -222,8 +222,7 @@ def three(rng: Random, wording: str) -> Problem:
     slots = {"n": name, "m": other, "p": third, "a": a, "b": b, "c": c, "o": thing}
     prompt = f"{_THREE.pick(rng, wording, **slots)} {_TOGETHER.pick(rng, wording, o=thing)}"
     answer = (
-        f"{name} and {other}: {a} + {b} = {a + b}\n"
-        f"with {third}: {a + b} + {c} = {a + b + c} {thing}\n#### {a + b + c}"
+        f"{name} and {other}: {a} + {b} = {a + b}\nwith {third}: {a + b} + {c} = {a + b + c} {thing}\n#### {a + b + c}"
     )
     content = f"{name}|{other}|{third}|{thing}|{a}|{b}|{c}"
     return Problem("math", "math_three", wording, content, prompt, answer, _number(a + b + c))

@@ -10,9 +10,7 @@ from torch.nn import functional
 from transformers import Qwen3ForCausalLM
 
 
-def rope_table(
-    positions: torch.Tensor, dim: int, theta: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rope_table(positions: torch.Tensor, dim: int, theta: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosine and sine [S, dim] of half-split rotary embeddings."""
     frequency = theta ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
     angle = positions.float()[:, None] * frequency

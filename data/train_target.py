@@ -41,9 +41,7 @@ class Run:
     elapsed_s: float = 0.0
 
 
-def new_run(
-    folder: Path, seed: int, matrix_lr: float, other_lr: float, pool: ThreadPoolExecutor
-) -> Run:
+def new_run(folder: Path, seed: int, matrix_lr: float, other_lr: float, pool: ThreadPoolExecutor) -> Run:
     """A freshly initialised model of `folder`'s config with its optimizers."""
     torch.manual_seed(seed)
     config = Qwen3Config.from_pretrained(folder)
@@ -113,9 +111,7 @@ def gradients(model: Qwen3ForCausalLM, batch: Batch) -> tuple[Sequence[torch.Ten
     return grads, [loss.item(), correct, float(real.sum())]
 
 
-def train_step(
-    run: Run, batches: list[Batch], factor: float, pool: ThreadPoolExecutor
-) -> tuple[float, float]:
+def train_step(run: Run, batches: list[Batch], factor: float, pool: ThreadPoolExecutor) -> tuple[float, float]:
     """One optimizer step; returns the loss and the accuracy at masked answer tokens.
 
     Each thread works on whole batches and the sums keep the order of the batches, so the result
@@ -185,9 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "tiny-sdar")
     parser.add_argument("--state", type=Path, default=Path("tiny-sdar-training.pt"))
-    parser.add_argument(
-        "--hours", type=float, default=2.0, help="training time, all starts together"
-    )
+    parser.add_argument("--hours", type=float, default=2.0, help="training time, all starts together")
     parser.add_argument("--steps", type=int, default=0, help="budget in steps instead of hours")
     parser.add_argument("--rows", type=int, default=32, help="problems per step")
     parser.add_argument("--matrix-lr", type=float, default=0.02)

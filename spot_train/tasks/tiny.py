@@ -44,9 +44,7 @@ def score(row: Mapping[str, Any], text: str, allow_code_execution: bool = False)
         return bool(lines) and _same(_parse(lines[-1]), scorer["value"])
     if kind == "code":
         if not allow_code_execution:
-            raise CodeExecutionNotAllowed(
-                "a code row is scored by running the answer: pass allow_code_execution=True"
-            )
+            raise CodeExecutionNotAllowed("a code row is scored by running the answer: pass allow_code_execution=True")
         return passes_tests(text, scorer["tests"])
     raise ValueError(f"unknown scorer type {kind!r}: expected number, list, json or code")
 
