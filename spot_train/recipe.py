@@ -1,7 +1,7 @@
 """The recipe: one typed schema that the YAML files, the command line and saved results all come from.
 
 Reads and checks recipes; knows nothing about targets, shards or training. Precedence: flag > YAML > default. YAML holds
-values only, nothing in it is evaluated. Paths are relative to the recipe file; `builtin:` names packaged files.
+values only, nothing in it is evaluated.
 """
 
 from __future__ import annotations
@@ -10,242 +10,53 @@ import difflib
 import hashlib
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import ValidationError
 
 from spot_infer.errors import SpotError
-from spot_infer.packing import Layout
-from spot_infer.transition import CommitRule, Ranking, Sampling
+from spot_train.recipe_schema import (
+    BUILTIN,
+    CollectSection,
+    DecodeSection,
+    FitSection,
+    PromptSource,
+    PromptsSection,
+    Recipe,
+    RuleSection,
+    SamplingSection,
+    TargetSection,
+    builtin_path,
+    resolve_path,
+)
 
-BUILTIN = "builtin:"
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+__all__ = [
+    "BUILTIN",
+    "COLLECT_SECTIONS",
+    "CollectSection",
+    "DecodeSection",
+    "FitSection",
+    "PromptSource",
+    "PromptsSection",
+    "Recipe",
+    "RuleSection",
+    "SamplingSection",
+    "TargetSection",
+    "builtin_path",
+    "load_recipe",
+    "parse_override",
+    "parse_recipe",
+    "recipe_hash",
+    "recipe_values",
+    "resolve_path",
+]
 
-
-class Section(BaseModel):
-    """A recipe section: unknown keys, NaN and booleans in place of numbers are errors."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, frozen=True, protected_namespaces=())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_boolean_numbers(cls, values: Any) -> Any:
-        for name, value in values.items() if isinstance(values, dict) else ():
-            field = cls.model_fields.get(name)
-            if isinstance(value, bool) and field and not _accepts_boolean(field.annotation):
-                raise ValueError(f"{name} is {str(value).lower()}; expected {_kind(field.annotation)}, not a boolean")
-        return values
-
-
-class TargetSection(Section):
-    """The diffusion language model whose decoding is recorded."""
-
-    path_or_id: str = Field(min_length=1, description="Folder (relative to this file), hub id or `builtin:` path.")
-    revision: str | None = Field(
-        default=None, description="Hub commit, tag or branch; null is the hub's default branch."
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
-        default="auto", description="Dtype of the target's weights; auto takes the one its config names."
-    )
-    block_length: Positive | None = Field(
-        default=None, description="Block length L in tokens; null takes the one that the target's config names."
-    )
-    device: str = Field(default="auto", description="Torch device; auto is cuda where there is one, else cpu.")
-    trust_remote_code: bool = Field(
-        default=False,
-        description="Whether Python code that comes with the checkpoint may run; native classes need none.",
-    )
-
-
-class RuleSection(Section):
-    """Which masked slots the target commits after a forward (`spot_infer.transition.CommitRule`)."""
-
-    ranking: Ranking = Field(
-        default=CommitRule.ranking,
-        description="What slots are ranked by, before temperature: probability, margin or entropy.",
-    )
-    resolution: float | Literal["float32", "bfloat16"] = Field(
-        default="float32",
-        description="float32, bfloat16, or a number e between 0 and 0.5: probabilities of at least 1 - e tie.",
-    )
-    selection: Literal["one", "quota", "threshold"] = Field(
-        default=CommitRule.selection, description="Commit one slot, a quota of slots, or every slot above a threshold."
-    )
-    quota: Positive = Field(
-        default=CommitRule.quota, description="Slots a step under `quota`, least slots under `threshold`."
-    )
-    threshold: float = Field(
-        default=CommitRule.threshold, gt=0, lt=1, description="Probability above which `threshold` commits a slot."
-    )
-
-    @field_validator("resolution", mode="before")
-    @classmethod
-    def _resolution_in_range(cls, value: Any) -> float | str:
-        if value in ("float32", "bfloat16"):
-            return str(value)
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = 0.0
-        if not 0 < number < 0.5:
-            raise ValueError(f"got {value!r}; use float32, bfloat16 or a number between 0 and 0.5")
-        return number
-
-    def commit_rule(self) -> CommitRule:
-        """The value that decoding uses."""
-        return CommitRule(**self.model_dump())
-
-
-class SamplingSection(Section):
-    """How a committed slot's token is chosen: temperature, then top-k, then top-p, then keyed noise."""
-
-    temperature: float = Field(default=0.0, ge=0, description="Softmax temperature; 0 is greedy decoding.")
-    top_k: NonNegative = Field(default=0, description="Tokens kept by probability; 0 keeps all.")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="Probability mass kept; 1 keeps all.")
-
-    def sampling(self) -> Sampling:
-        """The value that decoding uses."""
-        return Sampling(self.temperature, self.top_k, self.top_p)
-
-
-class PromptSource(Section):
-    """One pool of prompts: a local JSONL or Parquet file, or a data set on the hub."""
-
-    path_or_id: str = Field(
-        min_length=1, description="A .jsonl, .json or .parquet file (relative to this file, or builtin:), or a hub id."
-    )
-    name: str | None = Field(default=None, description="Configuration of the hub data set, where it has several.")
-    revision: str | None = Field(default=None, description="Hub commit, tag or branch; null is the default branch.")
-    split: str = Field(default="train", description="Split of the hub data set; a local file is all one split.")
-    field: str | None = Field(
-        default=None,
-        description="Column with the prompt, a string or chat messages; null takes prompt or messages, if present.",
-    )
-    template: str | None = Field(
-        default=None, description="Prompt built from columns, as in '{instruction} {input}'; replaces `field`."
-    )
-    limit: Positive | None = Field(default=None, description="Most rows read, from the first; null reads all.")
-
-    @model_validator(mode="after")
-    def _one_way_to_read(self) -> PromptSource:
-        if self.field is not None and self.template is not None:
-            raise ValueError("field and template are both set; use one of them")
-        return self
-
-
-class PromptsSection(Section):
-    """Which prompts are decoded, and which never are."""
-
-    sources: tuple[PromptSource, ...] = Field(min_length=1, description="Prompt pools, read in order.")
-    evaluation: tuple[PromptSource, ...] = Field(
-        default=(),
-        description="Evaluation splits: a prompt whose content is in one of them is skipped, counted and listed.",
-    )
-    limit: Positive | None = Field(
-        default=None, description="Most prompts decoded in all, after skipping; null is no limit."
-    )
-    max_prompt_tokens: Positive | None = Field(
-        default=None, description="Longer prompts are skipped, in tokens; null leaves only the target's own limit."
-    )
-    heldout_fraction: Fraction = Field(
-        default=0.1, description="Share of prompts held out from training, chosen by a hash of their content."
-    )
-    raw: bool = Field(
-        default=False, description="Encode string prompts as they are, without the target's chat template."
-    )
-
-
-class CollectSection(Section):
-    """How trajectories are decoded and stored."""
-
-    max_new_tokens: Positive = Field(default=256, description="Generated tokens a prompt, at most.")
-    batch_size: Positive = Field(default=8, description="Prompts decoded together.")
-    lease_prompts: Positive = Field(default=64, description="Prompts a lease: one lease becomes one shard.")
-    seed: NonNegative = Field(
-        default=0, description="Seed that each request's noise seed derives from, with its prompt."
-    )
-    ignore_stop: bool = Field(
-        default=False, description="Decode max_new_tokens regardless of stop tokens (paper preset)."
-    )
-    stop: tuple[str, ...] = Field(default=(), description="Strings that end a row, besides the target's stop tokens.")
-    layout: Layout = Field(default="concat", description="How replicas are laid out in a forward: concat or batch.")
-    free_space_margin_bytes: NonNegative = Field(
-        default=256 * 1024**2, description="Bytes that must stay free on the disk beyond the projected size."
-    )
-
-
-class FitSection(Section):
-    """How the order model is trained."""
-
-    learning_rate: float = Field(default=3e-4, gt=0, description="Adam's learning rate.")
-    epochs: Positive = Field(default=10, description="Passes over the training states, at most.")
-    max_steps: Positive | None = Field(default=None, description="Optimiser steps, at most; null is no limit.")
-    batch_size: Positive = Field(
-        default=256, description="States an optimiser step, counted before depths are sampled."
-    )
-    d_max: NonNegative = Field(default=15, description="Largest depth trained, in steps beyond the root.")
-    depths_per_state: Positive = Field(default=2, description="Depths sampled a state and epoch.")
-    seed: NonNegative = Field(
-        default=0, description="Seed of the weights, the order of examples and the sampled depths."
-    )
-    features: Literal["v1", "paper"] = Field(
-        default="v1", description="Feature version; paper drops the float32 log-odds."
-    )
-    residual: bool = Field(
-        default=True, description="Add the network's scores to a learned multiple of the untrained log-odds order."
-    )
-    warmup_steps: NonNegative = Field(
-        default=0, description="Optimiser steps over which the learning rate rises from 0."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay a step; 0 is plain Adam.")
-    patience_epochs: Positive | None = Field(
-        default=3,
-        description="Epochs without a better held-out accuracy before training stops; null never stops early.",
-    )
-    replay_trajectories: NonNegative = Field(
-        default=64, description="Held-out trajectories replayed through the draft search each epoch; 0 skips it."
-    )
-    devices: int | str = Field(
-        default="auto", description="Lightning's devices: auto, a number, or a list such as '0,1'."
-    )
-    precision: str = Field(default="32-true", description="Lightning's precision, such as 32-true or bf16-mixed.")
-    strategy: str = Field(default="auto", description="Lightning's strategy, such as auto or ddp.")
-    num_workers: NonNegative = Field(default=0, description="Processes that load data beside the main one.")
-
-
-class DecodeSection(Section):
-    """How the exported drafter is run by default."""
-
-    budget: NonNegative = Field(default=8, description="Most drafted states a round.")
-    floor: Fraction = Field(default=0.0, description="Smallest mass worth verifying, a probability.")
-    pad: bool = Field(default=False, description="Fill every forward up to 1 + budget replicas a row.")
-    layout: Layout = Field(default="concat", description="How replicas are laid out in a forward: concat or batch.")
-    merged: bool = Field(
-        default=True, description="One node for all orders that reach a state; false is the paper's tree."
-    )
-    tau: float = Field(default=1.0, gt=0, description="Calibration temperature of the order model's distribution.")
-
-
-class Recipe(Section):
-    """Everything one drafter is made from."""
-
-    target: TargetSection
-    rule: RuleSection = RuleSection()
-    sampling: SamplingSection = SamplingSection()
-    prompts: PromptsSection
-    collect: CollectSection = CollectSection()
-    fit: FitSection = FitSection()
-    decode: DecodeSection = DecodeSection()
-    _folder: Path = PrivateAttr(default_factory=Path.cwd)
-
-    def resolve(self, path_or_id: str) -> str:
-        """An absolute path for a local or `builtin:` file, the hub id unchanged otherwise."""
-        return resolve_path(path_or_id, self._folder)
+COLLECT_SECTIONS = ("target", "rule", "sampling", "prompts", "collect")
+"""What shards depend on."""
+_WHERE_NOT_WHAT = {"target": {"device"}, "collect": {"free_space_margin_bytes"}}
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:
@@ -284,29 +95,15 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise SpotError(f"--set {text!r} has a value that is not YAML; quote it as YAML would need it") from None
 
 
-def recipe_hash(recipe: Recipe) -> str:
-    """sha256 of the recipe's values, defaults included; the file's place and comments don't matter."""
-    return hashlib.sha256(json.dumps(recipe.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+def recipe_values(recipe: Recipe, sections: Sequence[str] | None = None) -> dict[str, Any]:
+    """The values of `sections` (default all), defaults included; keys that only say where to run are left out."""
+    tree = recipe.model_dump(mode="json", exclude=_WHERE_NOT_WHAT)
+    return {name: tree[name] for name in sections or tree}
 
 
-def builtin_path(name: str) -> Path:
-    """Where the packaged `name` (`recipes/tiny.yaml`, `data/tiny-sdar`) lies: inside the wheel, or in a clone."""
-    import spot_infer
-
-    package = Path(spot_infer.__file__).parent
-    for path in (package / "_data" / name.removeprefix("data/"), package.parent / name):
-        if ".." not in Path(name).parts and path.exists():
-            return path
-    raise SpotError(f"{BUILTIN}{name} is not part of this installation; expected for example builtin:recipes/tiny.yaml")
-
-
-def resolve_path(path_or_id: str, folder: Path) -> str:
-    """An absolute path if `path_or_id` is `builtin:`, absolute, starts with a dot or exists below `folder`."""
-    if path_or_id.startswith(BUILTIN):
-        return str(builtin_path(path_or_id.removeprefix(BUILTIN)))
-    path = folder / Path(path_or_id).expanduser()
-    local = path_or_id.startswith((".", "/", "~")) or path.exists()
-    return str(path.resolve()) if local or path.suffix in (".jsonl", ".json", ".parquet", ".yaml") else path_or_id
+def recipe_hash(recipe: Recipe, sections: Sequence[str] | None = None) -> str:
+    """sha256 of the recipe's values; the file's place, comments and device don't matter."""
+    return hashlib.sha256(json.dumps(recipe_values(recipe, sections), sort_keys=True).encode()).hexdigest()
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -378,18 +175,6 @@ def _known_keys(place: list[int | str]) -> list[str]:
             annotation = model.model_fields[part].annotation
             model = typing.get_args(annotation)[0] if typing.get_args(annotation) else annotation
     return sorted(model.model_fields)
-
-
-def _accepts_boolean(annotation: Any) -> bool:
-    return annotation is bool or bool in typing.get_args(annotation)
-
-
-def _kind(annotation: Any) -> str:
-    text = repr(annotation)
-    for word, kind in (("int", "a whole number"), ("float", "a number"), ("str", "text")):
-        if word in text:
-            return kind
-    return "a section or one of the documented words"
 
 
 def _kind_of(value: Any) -> str:

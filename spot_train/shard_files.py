@@ -30,6 +30,13 @@ _SLOT_ARRAYS = ("slot", "top_logprob", "top_token", "log_odds")
 _DRAWN_ARRAYS = ("drawn_token", "drawn_logprob")
 
 
+REPAIR = "run `spot-train collect` again with the same recipe and --out to repair it"
+
+
+class Damaged(SpotError):
+    """A shard or manifest that is missing, cut short or altered; `collect` makes it again."""
+
+
 @dataclass(frozen=True)
 class StoredTrajectory:
     """A trajectory as a shard holds it: with the hash of its prompt's content, and whether that holds it out."""
@@ -68,7 +75,7 @@ def write_shard(
 
 
 def read_attributes(path: Path) -> dict[str, Any]:
-    """A shard's attributes, after their own checksum is verified. Raises SpotError naming the shard."""
+    """A shard's attributes, after their own checksum is verified. Raises Damaged naming the shard."""
     try:
         attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
         if attributes["format"] != FORMAT:
@@ -76,34 +83,34 @@ def read_attributes(path: Path) -> dict[str, Any]:
         version = attributes["format_version"]
         digest = attributes["sha256"]
     except FileNotFoundError:
-        raise SpotError(f"shard {path.name} has no zarr.json; {REPAIR}") from None
+        raise Damaged(f"shard {path.name} has no zarr.json; {REPAIR}") from None
     except (OSError, ValueError, KeyError, TypeError):
-        raise SpotError(f"shard {path.name} has a damaged zarr.json; {REPAIR}") from None
+        raise Damaged(f"shard {path.name} has a damaged zarr.json; {REPAIR}") from None
     if version != FORMAT_VERSION:
         raise SpotError(
             f"shard {path.name} has format version {version}; this release reads version {FORMAT_VERSION}, use the "
             "release that wrote it"
         )
     if digest != attributes_digest(attributes):
-        raise SpotError(f"shard {path.name} has attributes that don't match their checksum; {REPAIR}")
+        raise Damaged(f"shard {path.name} has attributes that don't match their checksum; {REPAIR}")
     return attributes
 
 
 def check_shard(path: Path) -> dict[str, Any]:
     """Compare every file of a shard with its recorded size and sha256; returns the attributes.
 
-    Raises SpotError naming the shard, the file and what is wrong with it.
+    Raises Damaged naming the shard, the file and what is wrong with it.
     """
     attributes = read_attributes(path)
     for name, (size, digest) in attributes["files"].items():
         try:
             data = (path / name).read_bytes()
         except OSError:
-            raise SpotError(f"shard {path.name} lacks its file {name}; {REPAIR}") from None
+            raise Damaged(f"shard {path.name} lacks its file {name}; {REPAIR}") from None
         if len(data) != size:
-            raise SpotError(f"shard {path.name} has {len(data)} bytes in {name}, expected {size}; {REPAIR}")
+            raise Damaged(f"shard {path.name} has {len(data)} bytes in {name}, expected {size}; {REPAIR}")
         if hashlib.sha256(data).hexdigest() != digest:
-            raise SpotError(f"shard {path.name} has a file {name} that doesn't match its checksum; {REPAIR}")
+            raise Damaged(f"shard {path.name} has a file {name} that doesn't match its checksum; {REPAIR}")
     return attributes
 
 
@@ -127,9 +134,6 @@ def attributes_digest(attributes: Mapping[str, Any]) -> str:
 def shard_bytes(attributes: Mapping[str, Any]) -> int:
     """Bytes of a shard's files, its root zarr.json left out."""
     return sum(size for size, _ in attributes["files"].values())
-
-
-REPAIR = "run `spot-train collect` again with the same recipe and --out to repair it"
 
 
 def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:

@@ -17,6 +17,7 @@ from spot_infer.transition import CommitRule, Sampling
 from spot_train.atomic_files import BeforeRename, write_json
 from spot_train.shard_files import (
     REPAIR,
+    Damaged,
     StoredTrajectory,
     check_shard,
     read_attributes,
@@ -138,12 +139,12 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if not folder.is_dir():
             raise SpotError(f"{folder} is not a folder; give the --out of a `spot-train collect` run") from None
         if shard_paths(folder):
-            raise SpotError(f"{folder} has shards but no {MANIFEST}; {REPAIR}") from None
+            raise Damaged(f"{folder} has shards but no {MANIFEST}; {REPAIR}") from None
         raise SpotError(f"{folder} has no {MANIFEST}; give the --out of a `spot-train collect` run") from None
     except (OSError, ValueError, KeyError, TypeError):
         sound = False
     if not sound:
-        raise SpotError(f"{file} is damaged; {REPAIR}")
+        raise Damaged(f"{file} is damaged; {REPAIR}")
     if manifest["format_version"] != MANIFEST_VERSION:
         raise SpotError(
             f"{file} has format version {manifest['format_version']}; this release reads version {MANIFEST_VERSION}, "

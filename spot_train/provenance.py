@@ -1,0 +1,57 @@
+"""Where a result came from: command line, git revision and library versions. Knows nothing about the results."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from spot_train.atomic_files import write_json
+
+PROVENANCE = "provenance.json"
+_LIBRARIES = ("spot-dlm", "torch", "transformers", "numpy", "safetensors", "zarr", "datasets", "lightning")
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that results depend on; those not installed are left out."""
+    versions = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def git_revision(folder: Path) -> str | None:
+    """Commit that `folder` is at, with `+dirty` where tracked files were changed; None outside a checkout."""
+    try:
+        revision = _git(folder, "rev-parse", "HEAD")
+        return revision + "+dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else revision
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def provenance() -> dict[str, Any]:
+    """argv, the package's git revision if it runs from a checkout, and library versions."""
+    return {"argv": sys.argv, "git": git_revision(Path(__file__).parent), "versions": library_versions()}
+
+
+def append_provenance(folder: Path, run: Mapping[str, Any]) -> None:
+    """Add one run's provenance, with whatever figures `run` holds, to `folder`/provenance.json, atomically."""
+    file = folder / PROVENANCE
+    try:
+        runs = json.loads(file.read_text(encoding="utf-8"))["runs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        runs = []
+    write_json(file, {"runs": [*runs, {**provenance(), **run}]})
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10)
+    return done.stdout.strip()
