@@ -126,7 +126,7 @@ def collect(
     with output_lock(folder), full_disk_named(folder):
         remove_partials(folder)
         repaired = _check_recipe(folder, recipe)
-        target = _load(recipe) if target is None else target
+        target = load_recipe_target(recipe) if target is None else target
         prompts, report = load_prompts(recipe, target)
         size = recipe.collect.lease_prompts
         leases = [prompts[start : start + size] for start in range(0, len(prompts), size)]
@@ -189,7 +189,8 @@ def decode_settings(recipe: Recipe) -> DecodeSettings:
     )
 
 
-def _load(recipe: Recipe) -> Target:
+def load_recipe_target(recipe: Recipe) -> Target:
+    """The target that the recipe names. Raises SpotError where it can't be loaded."""
     section = recipe.target
     if section.trust_remote_code:
         raise SpotError(

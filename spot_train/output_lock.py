@@ -17,7 +17,7 @@ from spot_infer.errors import SpotError
 LOCK = "writer.lock"
 
 
-class Interrupted(KeyboardInterrupt):
+class Interrupted(Exception):
     """SIGINT or SIGTERM arrived; everything finished is kept. `code` is the exit status that shells expect."""
 
     def __init__(self, number: int, sentence: str) -> None:
