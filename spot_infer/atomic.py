@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all: written beside their place, flushed to disk, then renamed."""
+"""Folders that appear whole or not at all: written beside their place, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -7,23 +7,6 @@ import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-
-PARTIAL = ".partial-"
-"""What the name of an unfinished file or folder contains; readers and clean-ups may ignore and delete those."""
-
-
-def replace_file(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file in `path`'s folder, then rename it onto `path`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = _beside(path)
-    try:
-        write(partial)
-        _flush(partial)
-        os.replace(partial, path)
-        _flush(path.parent)
-    finally:
-        partial.unlink(missing_ok=True)
-
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary folder beside `path`, then rename it to `path`; what stood there is removed."""
@@ -45,7 +28,7 @@ def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}{PARTIAL}{uuid.uuid4().hex[:8]}")
+    return path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
 
 
 def _flush(path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from fake_dlm import FakeTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trajectories import fake_trajectories
+from fake_trajectories import fake_trajectories
 
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter

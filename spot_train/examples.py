@@ -1,0 +1,181 @@
+"""Trajectories -> prefix-conditioned examples (paper section 4.2 and appendix D.1), pure numpy over flat arrays.
+
+Example (t, d): the table computed at state t; the slots of steps t..t+d taken; the label is the slot of step t+1+d, all
+in one block. Only steps of one commit are examples. Knows nothing about batches on devices or training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spot_infer.errors import SpotError
+from spot_infer.features import FeatureKind, pad_rows, ragged_features, ragged_ranks, stale_ranking
+from spot_infer.transition import CommitRule
+from spot_train.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class Steps:
+    """N steps of many trajectories laid end to end, over M table rows: table t is rows start[t]..start[t + 1].
+
+    top_logprob f16 [M, 32], log_odds f32 [M], slot u8 [M]; committed int64 [N]: the slot step t fills (-1 where it
+    fills several); deepest int64 [N]: largest d for which (t, d) is an example (-1: none); block int64 [N]: the block's
+    number in its trajectory; before_stop bool [N]: the commit lies at or before the last returned token.
+    """
+
+    block_length: int
+    start: NDArray[np.int64]
+    top_logprob: NDArray[np.float16]
+    log_odds: NDArray[np.float32]
+    slot: NDArray[np.uint8]
+    committed: NDArray[np.int64]
+    deepest: NDArray[np.int64]
+    block: NDArray[np.int64]
+    before_stop: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return len(self.committed)
+
+    @property
+    def usable(self) -> NDArray[np.int64]:
+        """Steps that have at least one example."""
+        return np.flatnonzero(self.deepest >= 0)
+
+
+def lay_out(trajectories: Iterable[Trajectory]) -> Steps:
+    """Lay the trajectories end to end. Raises SpotError where there is no step or block lengths are mixed."""
+    kept = [one for one in trajectories if len(one)]
+    if not kept:
+        raise SpotError("there is no recorded step to learn from; collect more prompts")
+    lengths = {one.block_tokens.shape[-1] for one in kept}
+    if len(lengths) > 1:
+        raise SpotError(f"trajectories have block lengths {sorted(lengths)}; use those of one target and block length")
+    block_length = lengths.pop()
+    tables = np.concatenate([np.diff(one.step_start) for one in kept])
+    committed, last, block, before_stop = zip(*(_steps(one, block_length) for one in kept), strict=True)
+    offsets = np.concatenate([[0], np.cumsum([len(one) for one in kept])])
+    ends = np.concatenate([part + offset for part, offset in zip(last, offsets[:-1], strict=True)])
+    return Steps(
+        block_length=block_length,
+        start=np.concatenate([[0], np.cumsum(tables)]).astype(np.int64),
+        top_logprob=np.concatenate([one.top_logprob for one in kept]),
+        log_odds=np.concatenate([one.log_odds for one in kept]),
+        slot=np.concatenate([one.slot for one in kept]),
+        committed=np.concatenate(committed),
+        deepest=np.maximum(ends - np.arange(offsets[-1]) - 1, -1),
+        block=np.concatenate(block),
+        before_stop=np.concatenate(before_stop),
+    )
+
+
+def _steps(
+    one: Trajectory, block_length: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """committed, last step of the unbroken run of single commits in its block, block number, before_stop: each [N]."""
+    first = one.commit_start[:-1]
+    single = np.diff(one.commit_start) == 1
+    position = one.commit_position[np.minimum(first, len(one.commit_position) - 1)].astype(np.int64)
+    committed = np.where(single, position - one.block_start, -1)
+    broken = np.concatenate([(one.block_start[1:] != one.block_start[:-1]) | ~single[1:] | ~single[:-1], [True]])
+    ends = np.flatnonzero(broken)
+    last = ends[np.searchsorted(ends, np.arange(len(one)))]
+    block = (one.block_start - one.block_start[0]).astype(np.int64) // block_length
+    return committed, last, block, position < one.prompt_length + one.returned_tokens
+
+
+def sample_depths(
+    deepest: NDArray[np.int64], d_max: int, depths_per_state: int, seed: int, epoch: int
+) -> NDArray[np.int64]:
+    """Different depths [N, depths_per_state] a state, uniform over 0..min(d_max, deepest), -1 where there are too few.
+
+    A pure function of (seed, epoch, state's index).
+    """
+    keys = np.random.Generator(np.random.Philox(key=[seed, epoch])).random((len(deepest), d_max + 1))
+    keys[np.arange(d_max + 1) > deepest[:, None]] = np.inf
+    wanted = min(depths_per_state, d_max + 1)
+    chosen = np.argsort(keys, axis=1, kind="stable")[:, :wanted]
+    return np.where(np.isinf(np.take_along_axis(keys, chosen, axis=1)), -1, chosen)
+
+
+def epoch_batches(steps: Steps, batch_size: int, seed: int, epoch: int, pool: int = 32) -> list[NDArray[np.int64]]:
+    """The epoch's batches of state indices: shuffled, then sorted by table size inside pools of `pool` batches, so that
+    little is padded, then shuffled again. A pure function of (seed, epoch)."""
+    generator = np.random.Generator(np.random.Philox(key=[seed, (1 << 32) + epoch]))
+    shuffled = generator.permutation(steps.usable)
+    sizes = np.diff(steps.start)
+    batches: list[NDArray[np.int64]] = []
+    for first in range(0, len(shuffled), batch_size * pool):
+        group = shuffled[first : first + batch_size * pool]
+        group = group[np.argsort(sizes[group], kind="stable")]
+        batches += [group[cut : cut + batch_size] for cut in range(0, len(group), batch_size)]
+    return [batches[index] for index in generator.permutation(len(batches))]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Q examples over S tables padded to the widest, m slots.
+
+    features f32 [S, m, 72]; slot i64, rank i64, valid bool [S, m] (rank: the untrained order under the rule); table
+    i64 [Q]: which of the S tables; taken bool [Q, m]; depth, label (index into m), block i64 [Q]; before_stop bool [Q].
+    """
+
+    features: NDArray[np.float32]
+    slot: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    valid: NDArray[np.bool_]
+    table: NDArray[np.int64]
+    taken: NDArray[np.bool_]
+    depth: NDArray[np.int64]
+    label: NDArray[np.int64]
+    block: NDArray[np.int64]
+    before_stop: NDArray[np.bool_]
+
+
+def make_examples(
+    steps: Steps, states: NDArray[np.int64], depths: NDArray[np.int64], kind: FeatureKind, rule: CommitRule
+) -> Examples:
+    """The examples (states[i], depths[i, j]) for states [S] and depths [S, k]; entries that are no example (negative,
+    or deeper than `steps.deepest`) are left out."""
+    table, column = np.nonzero((depths >= 0) & (depths <= steps.deepest[states][:, None]))
+    depth = depths[table, column]
+    state = states[table]
+    rows, valid = pad_rows(steps.start, states)
+    features, rank = _table_inputs(steps, states, kind, rule)
+    slot = steps.slot[rows].astype(np.int64)
+    filled = np.zeros((len(table), steps.block_length), dtype=bool)
+    path = np.arange(int(depth.max(initial=0)) + 1)
+    query, ahead = np.nonzero(path <= depth[:, None])
+    filled[query, steps.committed[state[query] + ahead]] = True
+    label_step = state + depth + 1
+    is_label = (slot[table] == steps.committed[label_step][:, None]) & valid[table]
+    return Examples(
+        features=features,
+        slot=slot,
+        rank=rank,
+        valid=valid,
+        table=table,
+        taken=np.take_along_axis(filled, slot[table], axis=1) & valid[table],
+        depth=depth,
+        label=is_label.argmax(axis=1),
+        block=steps.block[label_step],
+        before_stop=steps.before_stop[label_step],
+    )
+
+
+def _table_inputs(
+    steps: Steps, states: NDArray[np.int64], kind: FeatureKind, rule: CommitRule
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Features [S, m, 72] and ranks [S, m] of the states' tables, padded with zeros."""
+    lengths = steps.start[states + 1] - steps.start[states]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    rows = np.repeat(steps.start[states] - starts[:-1], lengths) + np.arange(starts[-1])
+    top_logprob, log_odds, slot = steps.top_logprob[rows], steps.log_odds[rows], steps.slot[rows]
+    flat = ragged_features(top_logprob, log_odds, slot, starts, steps.block_length, kind, rule)
+    ranks = ragged_ranks(stale_ranking(top_logprob, log_odds, rule), slot, starts)
+    padded, valid = pad_rows(starts, np.arange(len(states)))
+    return flat[padded] * valid[:, :, None], ranks[padded] * valid

@@ -1,0 +1,237 @@
+"""Train an order model on recorded trajectories: a plain function for notebooks and for `spot-train fit`.
+
+Resumes exactly: a run that was killed, at any time, ends with the same weights and the same metrics.csv as one that was
+not. Knows nothing about shards: it takes trajectories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+
+from spot_infer.errors import SpotError
+from spot_infer.order_model import OrderModelConfig
+from spot_infer.transition import CommitRule
+from spot_train.atomic_files import write_json
+from spot_train.data import OrderDataModule, TrainBatches
+from spot_train.examples import Steps, lay_out
+from spot_train.fit_record import (
+    BEST_FILE,
+    LAST_FILE,
+    METRICS_FILE,
+    MONITOR,
+    STOPPED_FILE,
+    AtomicCheckpoints,
+    FitRecord,
+    HeldoutReplay,
+)
+from spot_train.module import OrderModule
+from spot_train.recipe import FitSection
+from spot_train.trajectory import Trajectory
+
+RUN_FILE = "run.json"
+DONE_FILE = "fit.json"
+_MAY_CHANGE = ("max_steps", "devices", "strategy", "num_workers")
+
+
+def fit(
+    section: FitSection,
+    train: Iterable[Trajectory],
+    heldout: Iterable[Trajectory],
+    out: str | Path,
+    *,
+    rule: CommitRule | None = None,
+    temperature: float = 0.0,
+    facts: Mapping[str, Any] | None = None,
+    progress: bool = False,
+) -> Path:
+    """Train and return the best checkpoint, in `out`; metrics.csv lies beside it.
+
+    An `out` that holds an unfinished run of the same settings and data is resumed, a finished one is returned at once,
+    and one of other settings is refused. `rule` and `temperature` are those of the trajectories; `facts` (JSON values:
+    what the drafter is trained for and on) travel in the checkpoint to `export`. Raises SpotError for unusable data.
+    """
+    folder = Path(out)
+    commit_rule = rule or CommitRule()
+    train_list, heldout_list = list(train), list(heldout)
+    train_steps, heldout_steps = lay_out(train_list), lay_out(heldout_list)
+    _check(train_steps, heldout_steps)
+    model = OrderModelConfig(
+        block_length=train_steps.block_length,
+        features=section.features,
+        d_max=section.d_max,
+        residual=section.residual,
+        rule=commit_rule,
+    )
+    data = {"train": _digest(train_steps), "heldout": _digest(heldout_steps)}
+    _claim(folder, section, {"model": model.to_dict(), "data": data})
+    if (done := _done(folder, section.max_steps)) is not None:
+        return done
+    per_epoch = len(TrainBatches(train_steps, section, commit_rule))
+    counts = {
+        "train_trajectories": len(train_list),
+        "heldout_trajectories": len(heldout_list),
+        "train_steps": len(train_steps),
+        "heldout_steps": len(heldout_steps),
+    }
+    module = OrderModule(
+        model.to_dict(),
+        section.model_dump(),
+        section.epochs * per_epoch,
+        {**(facts or {}), "data": {**(facts or {}).get("data", {}), **counts}},
+    )
+    replayed = [one for one in heldout_list if len(one)][: section.replay_trajectories]
+    record = FitRecord(folder, HeldoutReplay(replayed, commit_rule, temperature), section.max_steps)
+    return _train(section, module, OrderDataModule(train_steps, heldout_steps, section, commit_rule), record, progress)
+
+
+def _train(
+    section: FitSection, module: OrderModule, data: OrderDataModule, record: FitRecord, progress: bool
+) -> Path:
+    last, stopped = record.out / LAST_FILE, record.out / STOPPED_FILE
+    stopped.unlink(missing_ok=True)
+    if last.exists():
+        record.load_state_dict(_state(last))
+    with _quiet():
+        trainer = _trainer(section, record, progress)
+        if not record.complete:
+            trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
+            if not record.rows or record.rows[-1]["step"] != trainer.global_step:
+                trainer.validate(module, data, verbose=False)
+                record.add_row(trainer, module, STOPPED_FILE)
+    best = stopped if stopped.exists() else record.out / BEST_FILE
+    if trainer.is_global_zero:
+        done = {"checkpoint": best.name, "complete": record.complete, "best": record.best, "last": record.rows[-1]}
+        write_json(record.out / DONE_FILE, done)
+    return best
+
+
+def _trainer(section: FitSection, record: FitRecord, progress: bool) -> lightning.Trainer:
+    callbacks: list[Callback] = [RichProgressBar()] if progress else []
+    if section.patience_epochs is not None:
+        callbacks.append(EarlyStopping(MONITOR, patience=section.patience_epochs, check_on_train_epoch_end=False))
+    return lightning.Trainer(
+        max_epochs=section.epochs,
+        max_steps=-1 if section.max_steps is None else section.max_steps,
+        devices=section.devices,
+        precision=section.precision,  # type: ignore[arg-type]
+        strategy=section.strategy,
+        callbacks=[*callbacks, record],
+        logger=_tensorboard(record.out),
+        plugins=[AtomicCheckpoints()],
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=progress,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        default_root_dir=record.out,
+    )
+
+
+def _claim(folder: Path, section: FitSection, identity: dict[str, Any]) -> None:
+    """Write run.json into a new folder; refuse one that holds a run of other settings or data."""
+    fields = {name: value for name, value in section.model_dump().items() if name not in _MAY_CHANGE}
+    identity = json.loads(json.dumps({"fit": fields, **identity}))
+    file = folder / RUN_FILE
+    if not file.exists():
+        if any((folder / name).exists() for name in (LAST_FILE, BEST_FILE, METRICS_FILE)):
+            raise SpotError(f"{folder} holds checkpoints but no {RUN_FILE}; choose another output folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(file, identity)
+        return
+    known = _read_json(file)
+    for part, values in identity.items():
+        for name, value in values.items():
+            if known.get(part, {}).get(name) != value:
+                raise SpotError(
+                    f"{folder} holds a run with another {part}.{name} ({known.get(part, {}).get(name)!r}, now "
+                    f"{value!r}); choose another output folder or delete this one"
+                )
+
+
+def _done(folder: Path, max_steps: int | None) -> Path | None:
+    """The finished run's checkpoint; None where there is more to train."""
+    file = folder / DONE_FILE
+    if not file.exists():
+        return None
+    done = _read_json(file)
+    checkpoint = folder / str(done.get("checkpoint"))
+    if (done.get("complete") or done.get("last", {}).get("step") == max_steps) and checkpoint.is_file():
+        return checkpoint
+    file.unlink()
+    return None
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise SpotError(f"{file} is not readable JSON; delete {file.parent} to start over") from None
+
+
+def _state(checkpoint: Path) -> dict[str, Any]:
+    """The `FitRecord` state in a checkpoint."""
+    try:
+        stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        return dict(stored["callbacks"]["FitRecord"])
+    except (OSError, RuntimeError, EOFError, KeyError, ValueError, UnpicklingError) as error:
+        raise SpotError(f"{checkpoint} is damaged ({type(error).__name__}); delete it to start over") from None
+
+
+def _check(train: Steps, heldout: Steps) -> None:
+    if train.block_length != heldout.block_length:
+        raise SpotError(
+            f"training data has block length {train.block_length}, held-out data {heldout.block_length}; "
+            "collect both from one target and block length"
+        )
+    for name, steps in (("training", train), ("held-out", heldout)):
+        if not len(steps.usable):
+            raise SpotError(
+                f"the {name} trajectories hold no block with two steps of one commit each; collect more prompts, "
+                "under a rule that commits one slot a step"
+            )
+
+
+def _digest(steps: Steps) -> str:
+    """sha256 of everything that training reads."""
+    digest = hashlib.sha256()
+    for array in (steps.start, steps.top_logprob, steps.log_odds, steps.slot, steps.committed, steps.deepest):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _tensorboard(out: Path) -> Logger | bool:
+    """A TensorBoard logger where one is installed; metrics.csv is written in any case."""
+    if find_spec("tensorboard") is None and find_spec("tensorboardX") is None:
+        return False
+    return TensorBoardLogger(out, name="tensorboard", version="")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Lightning's start-up notes, which say nothing about the run, off the terminal."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric", "lightning")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=UserWarning, module="lightning")
+            warnings.filterwarnings("ignore", message=".*LeafSpec.*")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
