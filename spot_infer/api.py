@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from spot_infer.decode import decode
 from spot_infer.errors import SpotError
@@ -42,7 +43,7 @@ class GenerationConfig:
     budget: int = 8
     floor: float = 0.0
     pad: bool = False
-    layout: Layout = "concat"
+    layout: Layout = "auto"
     batch_size: int = 8
 
     def settings(self, drafted: bool) -> DecodeSettings:
@@ -52,8 +53,8 @@ class GenerationConfig:
             raise SpotError("stop holds an empty string; remove it")
         if self.n < 1:
             raise SpotError(f"n is {self.n}; use at least 1 sample a prompt")
-        if self.layout not in ("concat", "batch"):
-            raise SpotError(f"layout is {self.layout!r}; use concat or batch")
+        if self.layout not in get_args(Layout):
+            raise SpotError(f"layout is {self.layout!r}; use {', '.join(get_args(Layout))}")
         if not 0 <= self.floor < 1:
             raise SpotError(f"floor is {self.floor}; use a mass of at least 0 and below 1")
         return DecodeSettings(

@@ -20,7 +20,7 @@ from spot_infer.blocks import BlockState, Step, finished_length, open_block
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter, DraftGraph
 from spot_infer.noise import GumbelNoise
-from spot_infer.packing import Packed, RowStates, pack
+from spot_infer.packing import Packed, RowStates, pack, resolve_layout
 from spot_infer.requests import DecodeSettings, FinishReason, Request, Result, Round, Stats
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import PrefixCache, Target, TargetSpec
@@ -179,7 +179,7 @@ def _forward(
             RowStates(index, cache.lengths[index], (row.state, *drafted), read=not row.state.finished)
         )
     pad_states = 1 + settings.budget if settings.pad else 0
-    packed = pack(packing, settings.layout, target.device, pad_states)
+    packed = pack(packing, resolve_layout(settings.layout, target.device), target.device, pad_states)
     hidden = _guard_memory(settings, lambda: target.forward(packed, cache))
     for index, row in enumerate(rows):
         row.stats.nfe += 1

@@ -16,7 +16,16 @@ from torch import Tensor
 
 from spot_infer.blocks import BlockState
 
-Layout = Literal["concat", "batch"]
+Layout = Literal["auto", "concat", "batch"]
+"""`auto` is `batch` on a CPU, where attention across the block diagonal costs more than it saves, else `concat`."""
+
+
+def resolve_layout(layout: Layout, device: torch.device) -> Layout:
+    """What `auto` means on `device`."""
+    if layout != "auto":
+        return layout
+    return "batch" if device.type == "cpu" else "concat"
+
 
 
 @dataclass(frozen=True)

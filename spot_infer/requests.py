@@ -33,7 +33,7 @@ class DecodeSettings:
     budget: int = 0
     floor: float = 0.0
     pad: bool = False
-    layout: Layout = "concat"
+    layout: Layout = "auto"
     batch_size: int = 8
     ignore_stop: bool = False
     stop: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,7 @@ def load_target(
     model = _FAMILIES[family](folder, config, _dtype(dtype, config, place), device_map)
     if device_map is None:
         model = model.to(place)
-    tokenizer = AutoTokenizer.from_pretrained(folder) if (folder / "tokenizer.json").exists() else None
+    tokenizer = _tokenizer(folder)
     return from_model(
         model,
         tokenizer,
@@ -128,6 +129,16 @@ def _load_sdar(folder: Path, config: dict[str, Any], dtype: torch.dtype, device_
         raise SpotError(f"{folder}: the weights could not be loaded ({str(error).splitlines()[0]})") from error
 
 
+def _tokenizer(folder: Path) -> Any:
+    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
+        return None
+    try:
+        with _quiet():
+            return AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise SpotError(f"{folder}: the tokenizer could not be loaded ({str(error).splitlines()[0]})") from error
+
+
 _FAMILIES: dict[str, Callable[[Path, dict[str, Any], torch.dtype, Any], Any]] = {
     "sdar": _load_sdar,
     "qwen3": _load_sdar,
@@ -136,12 +147,14 @@ _FAMILIES: dict[str, Callable[[Path, dict[str, Any], torch.dtype, Any], Any]] = 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the notice that model_type is not Qwen3's (the keys and shapes are) and the per-tensor progress bar."""
+    """Hide the per-tensor progress bar and the notices that model_type is not Qwen3's: the keys and shapes are."""
     level, bar = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
     finally:
         hf_logging.set_verbosity(level)
         if bar:
