@@ -29,7 +29,6 @@ from spot_train.recipe_schema import (
     RuleSection,
     SamplingSection,
     TargetSection,
-    builtin_path,
     resolve_path,
 )
 
@@ -45,7 +44,6 @@ __all__ = [
     "RuleSection",
     "SamplingSection",
     "TargetSection",
-    "builtin_path",
     "load_recipe",
     "parse_override",
     "parse_recipe",

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from spot_infer.errors import SpotError
+from spot_infer.packaged import packaged
 from spot_infer.packing import Layout
 from spot_infer.transition import CommitRule, Ranking, Sampling
 
@@ -242,21 +242,10 @@ class Recipe(Section):
         return resolve_path(path_or_id, self._folder)
 
 
-def builtin_path(name: str) -> Path:
-    """Where the packaged `name` (`recipes/tiny.yaml`, `data/tiny-sdar`) lies: inside the wheel, or in a clone."""
-    import spot_infer
-
-    package = Path(spot_infer.__file__).parent
-    for path in (package / "_data" / name.removeprefix("data/"), package.parent / name):
-        if ".." not in Path(name).parts and path.exists():
-            return path
-    raise SpotError(f"{BUILTIN}{name} is not part of this installation; expected for example builtin:recipes/tiny.yaml")
-
-
 def resolve_path(path_or_id: str, folder: Path) -> str:
     """An absolute path if `path_or_id` is `builtin:`, absolute, starts with a dot or exists below `folder`."""
     if path_or_id.startswith(BUILTIN):
-        return str(builtin_path(path_or_id.removeprefix(BUILTIN)))
+        return str(packaged(path_or_id.removeprefix(BUILTIN)))
     path = folder / Path(path_or_id).expanduser()
     local = path_or_id.startswith((".", "/", "~")) or path.exists()
     return str(path.resolve()) if local or path.suffix in (".jsonl", ".json", ".parquet", ".yaml") else path_or_id

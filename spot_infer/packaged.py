@@ -1,0 +1,20 @@
+"""Files that ship with the package: recipes, the tiny target, its drafter and its prompt pools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from spot_infer.errors import SpotError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def packaged(name: str) -> Path:
+    """Where a shipped file or folder lies, named as in the repository: `data/tiny-sdar`, `recipes/tiny.yaml`.
+
+    A wheel carries them inside the package; a checkout has them beside it. Raises SpotError where there is none.
+    """
+    for root in (_PACKAGE / "_builtin", _PACKAGE.parent):
+        if ".." not in Path(name).parts and (path := root / name).exists():
+            return path
+    raise SpotError(f"{name} is not part of this installation; expected for example recipes/tiny.yaml")
