@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary folder beside `path`, then rename it to `path`; what stood there is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)

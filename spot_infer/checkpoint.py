@@ -235,5 +235,3 @@ def _folder(path_or_id: str, **hub: Any) -> Path:
         raise SpotError(
             f"no drafter at {path_or_id}: no such folder, and the hub gave {type(error).__name__}; check path or id"
         ) from None
-
-

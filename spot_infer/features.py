@@ -63,9 +63,9 @@ def ragged_features(
 ) -> Floats:
     """float32 [M, 72] for tables laid end to end: table t is rows starts[t]..starts[t + 1] of the [M, ...] arrays.
 
-    Columns: 32 probabilities, 32 log-probabilities / 20, then log-odds / 16, rank / L, gap to the largest log-odds / 16,
-    p1 - p2, entropy of the top-32 / ln 32, mass beyond them, slot / L, table slots / L. `paper` takes the first three
-    of the eight from float32 probabilities, which saturate, as the paper's inputs do.
+    Columns: 32 probabilities, 32 log-probabilities / 20, then log-odds / 16, rank / L, gap to the largest log-odds
+    / 16, p1 - p2, entropy of the top-32 / ln 32, mass beyond them, slot / L, table slots / L. `paper` takes the first
+    three of the eight from float32 probabilities, which saturate, as the paper's inputs do.
     """
     logprob = top_logprob.astype(np.float32)
     probability = np.exp(logprob)

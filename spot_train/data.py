@@ -4,7 +4,7 @@ what an uninterrupted one would have seen. Knows nothing about the network.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import lightning
@@ -87,25 +87,25 @@ class TrainBatches(Dataset[Batch]):
 
 
 class CheckBatches(Dataset[Batch]):
-    """Held-out examples at fixed depths, the same every epoch."""
+    """Held-out examples at given depths, always the same; at most `limit` states, spread evenly over all."""
 
     def __init__(
         self,
         steps: Steps,
-        section: FitSection,
+        kind: FeatureKind,
         rule: CommitRule,
-        depths: tuple[int, ...] = CHECKED_DEPTHS,
-        limit: int | None = CHECKED_STATES,
-        states_a_batch: int = 128,
+        depths: Iterable[int],
+        limit: int | None = None,
+        examples_a_batch: int = 1024,
     ) -> None:
-        self.steps, self.section, self.rule = steps, section, rule
+        self.steps, self.kind, self.rule = steps, kind, rule
+        self.depths = np.array(sorted(depths), dtype=np.int64)
         usable = steps.usable
         if limit is not None and len(usable) > limit:
             usable = usable[np.linspace(0, len(usable) - 1, limit).astype(np.int64)]
-        sizes = np.diff(steps.start)[usable]
-        usable = usable[np.argsort(sizes, kind="stable")]
-        self.batches = [usable[first : first + states_a_batch] for first in range(0, len(usable), states_a_batch)]
-        self.depths = np.array([depth for depth in depths if depth <= section.d_max], dtype=np.int64)
+        usable = usable[np.argsort(np.diff(steps.start)[usable], kind="stable")]
+        width = max(examples_a_batch // len(self.depths), 1)
+        self.batches = [usable[first : first + width] for first in range(0, len(usable), width)]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -113,7 +113,7 @@ class CheckBatches(Dataset[Batch]):
     def __getitem__(self, index: int) -> Batch:
         states = self.batches[index]
         depths = np.broadcast_to(self.depths, (len(states), len(self.depths)))
-        return make_batch(self.steps, states, depths, self.section.features, self.rule)
+        return make_batch(self.steps, states, depths, self.kind, self.rule)
 
 
 class EpochSteps(Sampler[int]):
@@ -146,5 +146,6 @@ class OrderDataModule(lightning.LightningDataModule):
         return DataLoader(batches, batch_size=None, sampler=sampler, num_workers=self.section.num_workers)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        batches = CheckBatches(self.heldout, self.section, self.rule)
+        depths = [depth for depth in CHECKED_DEPTHS if depth <= self.section.d_max]
+        batches = CheckBatches(self.heldout, self.section.features, self.rule, depths, CHECKED_STATES)
         return DataLoader(batches, batch_size=None, shuffle=False)

@@ -98,9 +98,7 @@ def fit(
     return _train(section, module, OrderDataModule(train_steps, heldout_steps, section, commit_rule), record, progress)
 
 
-def _train(
-    section: FitSection, module: OrderModule, data: OrderDataModule, record: FitRecord, progress: bool
-) -> Path:
+def _train(section: FitSection, module: OrderModule, data: OrderDataModule, record: FitRecord, progress: bool) -> Path:
     last, stopped = record.out / LAST_FILE, record.out / STOPPED_FILE
     stopped.unlink(missing_ok=True)
     if last.exists():

@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
 from spot_infer.order_model import OrderModel, OrderModelConfig
@@ -68,7 +69,7 @@ class OrderModule(lightning.LightningModule):
             metric.reset()
         self.log_dict(values, sync_dist=False, batch_size=1)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         section = self.section
         kind = torch.optim.AdamW if section.weight_decay else torch.optim.Adam
         optimizer = kind(self.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay)

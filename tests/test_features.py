@@ -43,9 +43,12 @@ tables = st.builds(make_table, st.integers(0, 10_000), st.integers(1, L), st.int
 
 
 @given(st.lists(tables, min_size=1, max_size=5), st.sampled_from(RULES), st.sampled_from(["v1", "paper"]))
-def test_many_tables_at_once_equal_one_at_a_time(several: list[StaleTable], rule: CommitRule, kind: FeatureKind) -> None:
+def test_many_tables_at_once_equal_one_at_a_time(
+    several: list[StaleTable], rule: CommitRule, kind: FeatureKind
+) -> None:
     together, starts = many_table_features(several, L, kind, rule)
-    assert together.dtype == np.float32 and together.shape == (starts[-1], TABLE_FEATURES)
+    assert together.dtype == np.float32
+    assert together.shape == (starts[-1], TABLE_FEATURES)
     for index, table in enumerate(several):
         alone = table_features(table, L, kind, rule)
         np.testing.assert_array_equal(together[starts[index] : starts[index + 1]], alone)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from fake_dlm import FakeTarget
+from fake_trajectories import fake_trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from fake_trajectories import fake_trajectories
 
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter

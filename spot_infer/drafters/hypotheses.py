@@ -9,9 +9,7 @@ from spot_infer.graph import DraftContext
 RUNNER_UP_BELOW = 0.6
 
 
-def token_hypotheses(
-    context: DraftContext, runner_up_below: float = RUNNER_UP_BELOW
-) -> list[list[tuple[int, float]]]:
+def token_hypotheses(context: DraftContext, runner_up_below: float = RUNNER_UP_BELOW) -> list[list[tuple[int, float]]]:
     """For each slot of the stale table the (token, probability) pairs worth drafting, likeliest first.
 
     At temperature 0 the stale argmax, and the runner-up where the argmax is less probable than `runner_up_below`. At

@@ -20,7 +20,7 @@ OracleKind = Literal["position", "token", "joint"]
 
 
 class OracleDrafter:
-    """A chain from the control's trajectory. `trajectories` maps a request's index to its draft-free steps, in order."""
+    """A chain from the control; `trajectories` maps a request's index to its draft-free steps, in order."""
 
     def __init__(
         self, kind: OracleKind, trajectories: Mapping[int, Sequence[Step]], rule: CommitRule | None = None

@@ -46,9 +46,7 @@ class DraftSettings:
 class OrderDrafter:
     """Proposes the states that the order model holds most probable."""
 
-    def __init__(
-        self, model: OrderModel, settings: DraftSettings | None = None, chunk_states: int = 2048
-    ) -> None:
+    def __init__(self, model: OrderModel, settings: DraftSettings | None = None, chunk_states: int = 2048) -> None:
         self.model = model.eval()
         self.settings = settings or DraftSettings()
         self.chunk_states = chunk_states
@@ -102,9 +100,7 @@ class _Scorer:
         for first in range(0, len(queries), self.chunk_states):
             chunk = queries[first : first + self.chunk_states]
             probabilities = self._probabilities(chunk)
-            answers += [
-                row[: self.lengths[context]] for (context, _, _), row in zip(chunk, probabilities, strict=True)
-            ]
+            answers += [row[: self.lengths[context]] for (context, _, _), row in zip(chunk, probabilities, strict=True)]
         return answers
 
     @torch.inference_mode()
