@@ -45,6 +45,8 @@ class KeyValueCache:
 
     def begin(self, rows: Tensor | None, width: int) -> None:
         """Start a forward whose sequence n attends to the first `width` cached positions of row `rows[n]`."""
+        if width:
+            self._reserve(width)
         self._rows = rows
         self._width = width
         self._scratch = []

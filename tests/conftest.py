@@ -1,4 +1,4 @@
-"""Shared set-up: one thread, hypothesis without deadlines, where the reference fixtures lie, and the slow marker."""
+"""Shared set-up: one thread, hypothesis without deadlines, and where the reference fixtures lie."""
 
 from __future__ import annotations
 
@@ -17,23 +17,6 @@ settings.register_profile("repo", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("repo")
 
 REPO = Path(__file__).resolve().parent.parent
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: minutes; runs with --slow or with -m slow")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--slow") or "slow" in (config.getoption("-m") or ""):
-        return
-    skip = pytest.mark.skip(reason="slow: run with --slow")
-    for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(skip)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """Drafted decoding equals draft-free decoding, and draft-free decoding equals the slow decoder: a quick sample.
 
-`pytest --slow tests/test_lossless_slow.py` runs the same properties over thousands of cases.
+`pytest -m slow tests/test_lossless_slow.py` runs the same properties over thousands of cases.
 """
 
 from __future__ import annotations
