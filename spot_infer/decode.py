@@ -121,7 +121,7 @@ def _admit(
     while waiting and len(rows) < settings.batch_size:
         number, request = waiting.popleft()
         start = len(request.prompt_ids) // spec.block_length * spec.block_length
-        noise = GumbelNoise(request.seed, spec.vocab_size) if settings.sampling.temperature > 0 else None
+        noise = _noise(request, spec) if settings.sampling.temperature > 0 else None
         state = open_block(request.prompt_ids, start, spec.block_length, spec.mask_id)
         canvas = list(request.prompt_ids)
         rows.append(_Row(number, len(canvas), canvas, state, noise, time.perf_counter()))
@@ -130,6 +130,11 @@ def _admit(
         prefixes.append(request.prompt_ids[:start])
     if indices:
         _guard_memory(settings, lambda: target.prefill(cache, indices, prefixes))
+
+
+def _noise(request: Request, spec: TargetSpec) -> GumbelNoise:
+    """The request's noise, keeping one block of rows: 40 MB at a vocabulary of 150,000 and L = 32."""
+    return GumbelNoise(request.seed, spec.vocab_size, keep_rows=spec.block_length)
 
 
 def _propose(rows: list[_Row], settings: DecodeSettings, drafter: Drafter | None) -> list[DraftGraph | None]:

@@ -57,7 +57,7 @@ class BlockCausalTarget:
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def _run(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: KeyValueCache) -> Tensor:
-        return self.model.base_model(
+        return self.model.get_decoder()(
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask.to(self.device),
