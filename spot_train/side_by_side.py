@@ -1,0 +1,139 @@
+"""Decode a pool's evaluation prompts draft-free and drafted, side by side, and print one table.
+
+The same piece serves the quickstart and `spot-train compare`. Scoring is the pool's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from spot_infer.api import encode_prompt
+from spot_infer.drafters import ChainDrafter
+from spot_infer.errors import SpotError
+from spot_infer.graph import Drafter
+from spot_infer.noise import request_seed
+from spot_infer.requests import DecodeSettings, Request
+from spot_infer.targets.protocol import Target
+from spot_train.atomic_files import write_file
+from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
+from spot_train.provenance import provenance
+from spot_train.tasks.tiny import score
+
+COST_LINE = (
+    "On a CPU a drafted state costs about what it saves: a forward over 1 + D block copies takes nearly 1 + D times as "
+    "long, so forwards fall and wall clock hardly does. On a GPU the copies are nearly free until its arithmetic is full."
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What to run: pool rows (prompt, family, scorer), the methods' budgets, and whether code answers may be run."""
+
+    rows: Sequence[dict[str, Any]]
+    settings: DecodeSettings
+    budgets: Sequence[int] = (8, 20)
+    seed: int = 0
+    floor: float = 0.0
+    allow_code_execution: bool = False
+
+
+def read_pool(path: str | Path, prompts: int | None = None) -> list[dict[str, Any]]:
+    """The first `prompts` rows of a pool (JSONL with prompt, family and scorer), the families in turn."""
+    by_family: dict[str, list[dict[str, Any]]] = {}
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        row = json.loads(line)
+        if missing := {"prompt", "family", "scorer"} - set(row):
+            raise SpotError(f"{path} line {number} has no {', '.join(sorted(missing))}; give a pool with scorers")
+        by_family.setdefault(row["family"], []).append(row)
+    longest = max(map(len, by_family.values()), default=0)
+    turns = [rows[turn] for turn in range(longest) for rows in by_family.values() if turn < len(rows)]
+    return turns[:prompts]
+
+
+def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Console) -> list[dict[str, Any]]:
+    """Run draft-free, the untrained chain and the drafter at every budget, interleaved; one row of results each."""
+    ids = [encode_prompt(target, row["prompt"]) for row in plan.rows]
+    requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
+    methods = [Method("draft-free"), Method("chain", plan.budgets[0], ChainDrafter(plan.settings.rule))]
+    methods += [Method("spot", budget, drafter, plan.floor) for budget in plan.budgets]
+    bar = Progress(
+        TextColumn("decode"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), console=console
+    )
+    with bar:
+        task = bar.add_task("decode", total=len(requests) * len(methods))
+        runs = run_methods(target, requests, methods, plan.settings, lambda _, count: bar.advance(task, count))
+    return [_row(target, plan, requests, runs[0], run) for run in runs]
+
+
+def _row(
+    target: Target, plan: Comparison, requests: Sequence[Request], control: MethodRun, run: MethodRun
+) -> dict[str, Any]:
+    allowed = plan.allow_code_execution
+    scored = [index for index, row in enumerate(plan.rows) if allowed or row["scorer"]["type"] != "code"]
+    solved = {index: score(plan.rows[index], run.results[index].text, allowed) for index in scored}
+    differing = divergences(target, requests, control, run, plan.settings)
+    row = summarise(run, control, plan.settings, solved, differing)
+    families = sorted({plan.rows[index]["family"] for index in scored})
+    by_family = {
+        family: [solved[index] for index in scored if plan.rows[index]["family"] == family] for family in families
+    }
+    return {**row, "accuracy_by_family": {family: sum(hits) / len(hits) for family, hits in by_family.items()}}
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the results with their provenance, whole or not at all."""
+    stamp = provenance()
+    write_file(path, "".join(json.dumps({**row, "provenance": stamp}) + "\n" for row in rows).encode())
+
+
+def print_rows(console: Console, rows: Sequence[dict[str, Any]], allow_code_execution: bool) -> None:
+    """The table, every first divergence, and what the columns mean."""
+    console.print(render(rows))
+    for row in rows:
+        for one in row["divergences"]:
+            console.print(
+                f"{row['method']} D{row['budget']}: prompt {one['prompt']} first differs at step {one['step']} "
+                f"({one['kind']}, gap {one['gap']:.2g})",
+                highlight=False,
+            )
+    control = rows[0]
+    stops = "stop tokens ignored" if control["ignore_stop"] else "stop tokens honoured"
+    console.print(
+        f"{control['n']} prompts, temperature {control['temperature']:g}, commit rule "
+        f"{control['rule']['resolution']}, {stops}. NFE is target forwards a prompt, accepted is drafts a drafted "
+        "round, ratios are against draft-free in this run.",
+        soft_wrap=True,
+        highlight=False,
+    )
+    if not allow_code_execution:
+        console.print(
+            "Accuracy leaves out code tasks, whose answers run only with --allow-code-execution.", highlight=False
+        )
+    console.print(COST_LINE, soft_wrap=True, highlight=False)
+
+
+def render(rows: Sequence[dict[str, Any]]) -> Table:
+    """The comparison as a terminal table."""
+    table = Table()
+    for name in ("method", "D", "NFE", "reduction", "accepted", "throughput ratio", "accuracy", "identical"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for row in rows:
+        table.add_row(
+            row["method"],
+            str(row["budget"] or "-"),
+            f"{row['nfe']:.1f}",
+            f"{row['reduction']:.2f}x",
+            f"{row['accepted']:.2f}",
+            f"{row['throughput_ratio']:.2f}x",
+            "-" if row["accuracy"] is None else f"{row['accuracy']:.2f}",
+            f"{row['identical']}/{row['n']}",
+        )
+    return table
