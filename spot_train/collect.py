@@ -312,6 +312,8 @@ def _decode_missing(run: _Run, plan: Plan, progress: Progress | None, pending: P
         name = shard_name(index)
         if name in run.finished:
             continue
+        if pending.number is not None:
+            break
         stored: dict[int, StoredTrajectory] = {}
         nfe = tally.nfe
         for place, item, forwards in _decode_lease(run, lease, pending):
@@ -322,7 +324,7 @@ def _decode_missing(run: _Run, plan: Plan, progress: Progress | None, pending: P
             tally.seconds = time.perf_counter() - started
             if progress is not None:
                 progress.advanced(tally)
-        if pending.number is not None:
+        if len(stored) < len(lease):
             tally.trajectories -= len(stored)
             break
         attributes = {**run.common, "lease": {**_lease(index, lease), "nfe": tally.nfe - nfe}}
