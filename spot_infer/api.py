@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import get_args
@@ -97,12 +98,30 @@ def rounds(
     target: Target, prompts: Prompt | Sequence[Prompt], config: GenerationConfig, drafter: Drafter | None = None
 ) -> Iterator[Round]:
     """The same decoding, forward by forward. `Round.request` is prompt index * n + sample."""
+    if message := rule_mismatch(drafter, config.rule):
+        warnings.warn(message, stacklevel=2)
     requests = [
         Request(ids, request_seed(config.seed, ids, sample))
         for ids in (encode_prompt(target, prompt, config.raw) for prompt in _as_prompts(prompts))
         for sample in range(config.n)
     ]
     return decode(target, requests, config.settings(drafter is not None), drafter)
+
+
+def rule_mismatch(drafter: Drafter | None, rule: CommitRule) -> str | None:
+    """A sentence where `drafter` was made for another commit rule than `rule`, which costs speed and nothing else."""
+    own = getattr(drafter, "rule", None)
+    if not isinstance(own, CommitRule) or own == rule:
+        return None
+    return (
+        f"the drafter was trained under {_rule_name(own)} and runs under {_rule_name(rule)}: the output is exact, but "
+        "fewer drafts will be accepted"
+    )
+
+
+def _rule_name(rule: CommitRule) -> str:
+    changed = {name: value for name, value in rule.to_dict().items() if value != getattr(CommitRule(), name)}
+    return ", ".join(f"rule.{name}={value}" for name, value in changed.items()) or "the default commit rule"
 
 
 def stream(

@@ -1,7 +1,7 @@
 """A diffusion language model without a network: a masked slot's logits are a hash of everything it may see.
 
-Two hash layers stand for a transformer's: every key mixes its own (position, token) with all it attends to, and a slot's
-answer mixes every key it attends to. So reading a pad, a sibling replica, a stale state, a wrong position or a wrong
+Two hash layers stand for a transformer's: every key mixes its own (position, token) with all it attends to, and a
+slot's answer mixes every key it attends to. So reading a pad, a sibling replica, a stale state, a wrong position or a wrong
 cache row changes the answer. Visibility comes from the packed forward alone, the prefix from the cache alone. Logits
 are a per-position preference plus a hash-dependent perturbation, so that drafts are sometimes right.
 """
@@ -182,5 +182,7 @@ class FakeTarget:
         ordinary = [t for t in range(self.vocab_size) if t not in self.stop_ids and t not in self.spec.forbidden_ids]
         favourite = np.asarray(ordinary)[token % len(ordinary)]
         if self.stop_ids:
-            favourite = np.where(kind < self.stop_rate, np.asarray(self.stop_ids)[token % len(self.stop_ids)], favourite)
+            favourite = np.where(
+                kind < self.stop_rate, np.asarray(self.stop_ids)[token % len(self.stop_ids)], favourite
+            )
         return np.where(kind > 1 - self.forbidden_rate, self.spec.mask_id, favourite)

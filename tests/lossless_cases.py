@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from hypothesis import strategies as st
-from transformers import Qwen3Config, Qwen3ForCausalLM
-
 from fake_dlm import FakeTarget, FakeTokenizer
+from hypothesis import strategies as st
 from odd_drafters import HugeDrafter, OrdersDrafter, SetDrafter, ShuffledDrafter, SometimesDrafter
 from slow_decoder import Decoded, FullLogits, fake_full_logits, model_full_logits
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
 from spot_infer.blocks import Step
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
@@ -224,7 +224,8 @@ def run(target: Any, requests: Sequence[Request], settings: DecodeSettings, draf
 
 def _outcome(rounds: list[Round]) -> Outcome:
     results = [round_.result for round_ in rounds if round_.result is not None]
-    assert len(results) == 1 and rounds[-1].result is results[0]
+    assert len(results) == 1
+    assert rounds[-1].result is results[0]
     result = results[0]
     assert tuple(token for round_ in rounds for token in round_.final_tokens) == result.tokens
     steps = tuple(step for round_ in rounds for step in round_.steps)
@@ -256,7 +257,10 @@ def check(case: Case) -> tuple[int, int]:
 
 def _same_tables(free: Sequence[Round], drafted: Sequence[Round]) -> None:
     """The tables a drafted run records are the draft-free run's, one a step (bit for bit up to their rounding)."""
-    pairs = [[(step, table) for r in rounds for step, table in zip(r.steps, r.tables, strict=True)] for rounds in (free, drafted)]
+    pairs = [
+        [(step, table) for r in rounds for step, table in zip(r.steps, r.tables, strict=True)]
+        for rounds in (free, drafted)
+    ]
     for (step, table), (other_step, other) in zip(*pairs, strict=True):
         assert step == other_step
         np.testing.assert_array_equal(table.slots, other.slots)

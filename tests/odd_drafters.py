@@ -1,4 +1,4 @@
-"""Drafters that a target must be safe from: wrong, oversized, out of order, duplicated, finished, or about another row."""
+"""Drafters a target must be safe from: wrong, oversized, out of order, duplicated, finished, or about another row."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class OrdersDrafter:
 
 
 class SetDrafter:
-    """Steps of one to three commits, right up to the finished block, with some masks and forbidden ids among the tokens."""
+    """Steps of one to three commits, right up to the finished block, with masks and forbidden ids among the tokens."""
 
     def __init__(self, forbidden: Sequence[int], merged: bool, seed: int = 0) -> None:
         self.forbidden = list(forbidden)

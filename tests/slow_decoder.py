@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from fake_dlm import FakeTarget
 from torch import Tensor
 
-from fake_dlm import FakeTarget
 from spot_infer.blocks import Commit, Step
 from spot_infer.noise import gumbel_row
 from spot_infer.requests import DecodeSettings, Request
@@ -71,9 +71,7 @@ def _returnable(target: Any, generated: list[int], stop_ids: Sequence[int], sett
     return None
 
 
-def _ending(
-    target: Any, tokens: tuple[int, ...], stop_ids: Sequence[int], settings: DecodeSettings
-) -> tuple[str, str]:
+def _ending(target: Any, tokens: tuple[int, ...], stop_ids: Sequence[int], settings: DecodeSettings) -> tuple[str, str]:
     stopped = tokens[-1] in stop_ids
     text = target.tokenizer.decode(tokens[:-1] if stopped else tokens)
     for position in range(len(text)):

@@ -29,7 +29,8 @@ def test_commits_in_any_order_and_grouping_reach_one_state(data: st.DataObject, 
     for commit in shuffled:
         assert not one_by_one.finished
         one_by_one = one_by_one.with_commits([commit])
-    assert one_by_one == state.with_commits(frozenset(commits)) and one_by_one.finished
+    assert one_by_one == state.with_commits(frozenset(commits))
+    assert one_by_one.finished
     assert state.tokens == tuple(tokens)
 
 
@@ -52,9 +53,7 @@ def slow_finished_length(generated: list[int], stops: set[int], limit: int) -> i
 
 
 @given(st.lists(st.integers(0, MASK), max_size=12), st.sets(st.integers(0, 3), max_size=2), st.integers(0, 12))
-def test_finished_length_is_the_shortest_returnable_prefix(
-    generated: list[int], stops: set[int], limit: int
-) -> None:
+def test_finished_length_is_the_shortest_returnable_prefix(generated: list[int], stops: set[int], limit: int) -> None:
     assert finished_length(generated, MASK, stops, limit) == slow_finished_length(generated, stops, limit)
 
 

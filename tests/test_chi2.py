@@ -8,10 +8,10 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-
 from fake_dlm import FakeTarget
 from odd_drafters import HugeDrafter
 from slow_decoder import fake_full_logits
+
 from spot_infer.blocks import Commit, Step
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter
@@ -50,12 +50,14 @@ def enumerated(sampling: Sampling) -> dict[tuple[Step, ...], float]:
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(1.5, top_k=3, top_p=0.95)])
-@pytest.mark.parametrize("drafter", [None, ChainDrafter(), HugeDrafter(merged=True)], ids=["draft-free", "chain", "huge"])
+@pytest.mark.parametrize(
+    "drafter", [None, ChainDrafter(), HugeDrafter(merged=True)], ids=["draft-free", "chain", "huge"]
+)
 def test_trajectories_follow_the_enumerated_law(sampling: Sampling, drafter: Drafter | None) -> None:
     expected = enumerated(sampling)
     assert sum(expected.values()) == pytest.approx(1)
     settings = DecodeSettings(max_new_tokens=2, sampling=sampling, budget=4 if drafter else 0, batch_size=200)
-    steps: dict[int, tuple[Step, ...]] = {seed: () for seed in range(SAMPLES)}
+    steps: dict[int, tuple[Step, ...]] = dict.fromkeys(range(SAMPLES), ())
     for round_ in decode(TARGET, [Request(PROMPT, seed) for seed in steps], settings, drafter):
         steps[round_.request] += round_.steps
     counts = Counter(steps.values())

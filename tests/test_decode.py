@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-import spot_infer.answers
 from fake_dlm import FakeTarget
 from lossless_cases import Outcome, run, tiny_qwen3
 from odd_drafters import HugeDrafter
+
+import spot_infer.answers
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter, OracleDrafter, RandomDrafter
 from spot_infer.errors import SpotError
@@ -42,7 +42,8 @@ def test_draft_free_accounting(prompt_length: int, limit: int) -> None:
     one = outcome(target, prompts([prompt_length])[0], DecodeSettings(max_new_tokens=limit))
     stats = one.rounds[-1].result.stats  # type: ignore[union-attr]
     first, last = prompt_length // L, (prompt_length + limit - 1) // L
-    assert len(one.decoded.tokens) == limit and one.decoded.finish_reason == "length"
+    assert len(one.decoded.tokens) == limit
+    assert one.decoded.finish_reason == "length"
     assert stats.cache_writes == last - first
     assert stats.nfe == target.forwards == stats.commits + stats.cache_writes
     assert limit <= stats.commits <= (last + 1) * L - prompt_length
@@ -62,7 +63,8 @@ def test_nothing_is_returned_committed_or_forwarded_after_a_stop() -> None:
         assert target.forwards == one.nfe
         stopped += one.decoded.finish_reason == "stop"
         longer = outcome(target, prompts([3], seed)[0], replace(settings, ignore_stop=True))
-        assert longer.decoded.tokens[: len(tokens)] == tokens and len(longer.decoded.tokens) == 20
+        assert longer.decoded.tokens[: len(tokens)] == tokens
+        assert len(longer.decoded.tokens) == 20
         assert longer.decoded.steps[: len(one.decoded.steps)] == one.decoded.steps
     assert stopped >= 6
 
@@ -70,7 +72,8 @@ def test_nothing_is_returned_committed_or_forwarded_after_a_stop() -> None:
 def test_a_stop_id_in_the_prompt_is_harmless() -> None:
     request = Request((0, 5, 1, 1, 0), 3)
     with_stop = outcome(target_of(stop_ids=(0, 1), stop_rate=0.0), request, DecodeSettings(max_new_tokens=1))
-    assert len(with_stop.decoded.tokens) == 1 and len(with_stop.decoded.steps) >= 1
+    assert len(with_stop.decoded.tokens) == 1
+    assert len(with_stop.decoded.steps) >= 1
 
 
 def test_a_stop_string_ends_a_row_where_it_first_appears() -> None:
@@ -81,7 +84,8 @@ def test_a_stop_string_ends_a_row_where_it_first_appears() -> None:
             string = whole.text[start : start + length]
             cut = outcome(target_of(), request, replace(settings, stop=("no such text", string))).decoded
             first = whole.text.index(string)
-            assert cut.text == whole.text[:first] and cut.finish_reason == "stop"
+            assert cut.text == whole.text[:first]
+            assert cut.finish_reason == "stop"
             assert cut.tokens == whole.tokens[: first + length]
 
 
@@ -135,7 +139,9 @@ def test_a_perfect_drafter_needs_two_forwards_a_block_and_its_cache_write() -> N
     drafted = run(target, [request], replace(settings, budget=7), oracle)[0]
     assert (free.nfe, drafted.nfe) == (24 + 2, 2 * 3 + 2)
     stats = drafted.rounds[-1].result.stats  # type: ignore[union-attr]
-    assert stats.accepted == 24 - 6 and stats.drafted_rounds == 3 and stats.accepted_per_round == 6
+    assert stats.accepted == 24 - 6
+    assert stats.drafted_rounds == 3
+    assert stats.accepted_per_round == 6
 
 
 def test_a_budget_of_zero_is_draft_free_whatever_the_drafter() -> None:
@@ -193,7 +199,8 @@ def test_a_cache_whose_first_rows_never_needed_a_prefix_grows_with_the_batch() -
     states = [BlockState(4, (49,) * 4, 49)] + [BlockState(0, (49,) * 4, 49)] * 12
     packed = pack([RowStates(n, cache.lengths[n], (state,)) for n, state in enumerate(states)], "concat")
     hidden = target.forward(packed, cache)
-    assert torch.equal(hidden[4:8], hidden[-4:]) and not torch.equal(hidden[:4], hidden[4:8])
+    assert torch.equal(hidden[4:8], hidden[-4:])
+    assert not torch.equal(hidden[:4], hidden[4:8])
 
 
 @dataclass

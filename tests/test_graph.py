@@ -52,13 +52,18 @@ def test_two_orders_of_one_state_share_a_node_only_when_merged() -> None:
         first = graph.add(graph.add(0, a, 0.5), b, 0.4)
         second = graph.add(graph.add(0, b, 0.5), a, 0.4)
         assert (first == second) is merged
-        assert graph.child(0, a) == 1 and graph.child(0, frozenset([Commit(0, 2)])) is None
+        assert graph.child(0, a) == 1
+        assert graph.child(0, frozenset([Commit(0, 2)])) is None
     merged_graph = DraftGraph()
     both = merged_graph.add(merged_graph.add(0, a, 0.5), b, 0.4)
     assert merged_graph.child(0, a | b) == both
 
 
-@given(paths, st.booleans(), st.permutations([Commit(slot, token) for slot, token in zip(range(4), (1, 2, 1, 2))]))
+@given(
+    paths,
+    st.booleans(),
+    st.permutations([Commit(slot, token) for slot, token in zip(range(4), (1, 2, 1, 2), strict=False)]),
+)
 def test_verification_takes_the_targets_own_path_as_far_as_it_was_drafted(
     orders: list[Any], merged: bool, trajectory: list[Commit]
 ) -> None:

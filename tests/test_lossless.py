@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import given, settings
-
 from lossless_cases import Case, cases, check, fake_targets, qwen3_targets, run
 from slow_decoder import slow_decode
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
-
 from lossless_cases import Case, cases, check, fake_targets, qwen3_targets
 from test_lossless import check_against_slow_decoder
 

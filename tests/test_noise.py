@@ -71,7 +71,8 @@ def test_vectors_of_this_noise_version() -> None:
 
 def test_the_extreme_words_give_finite_noise() -> None:
     lowest, highest = gumbel_of(np.array([0, WORD], dtype=np.uint64))
-    assert -4 < lowest < 0 and 36 < highest < 37
+    assert -4 < lowest < 0
+    assert 36 < highest < 37
 
 
 def test_rows_do_not_depend_on_what_was_read_before_or_together() -> None:
@@ -101,6 +102,7 @@ def test_neighbouring_seeds_and_positions_are_uncorrelated() -> None:
 
 def test_request_seeds_separate_seed_prompt_and_sample() -> None:
     seeds = {request_seed(s, p, n) for s in (0, 1) for p in ([1, 2], [2, 1], [12]) for n in (0, 1)}
-    assert len(seeds) == 12 and all(0 <= seed <= WORD for seed in seeds)
+    assert len(seeds) == 12
+    assert all(0 <= seed <= WORD for seed in seeds)
     assert request_seed(0, (1, 2)) == request_seed(0, [1, 2])
     assert prompt_hash([1, 2]) != prompt_hash([1, 2, 0])

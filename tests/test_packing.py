@@ -71,9 +71,7 @@ def test_a_replica_sees_its_rows_prefix_and_itself_at_their_positions(
 
 
 @given(batches(), st.sampled_from(["concat", "batch"]), st.integers(0, 6))
-def test_fillers_see_only_their_own_row_and_are_never_read(
-    rows: list[RowStates], layout: Any, pad_states: int
-) -> None:
+def test_fillers_see_only_their_own_row_and_are_never_read(rows: list[RowStates], layout: Any, pad_states: int) -> None:
     packed = pack(rows, layout, pad_states=pad_states)
     lengths = {row.row: row.prefix_length for row in rows}
     assert bool(packed.attention_mask.any(-1).all())

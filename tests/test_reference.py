@@ -41,7 +41,9 @@ def block_logits(target: Any, cache: Any, tokens: list[int], start: int) -> tupl
 def test_the_checkpoints_facts_are_read(target: Any) -> None:
     spec = target.spec
     assert (spec.block_length, spec.vocab_size, spec.mask_id, spec.stop_ids) == (4, 160, 151, (150,))
-    assert spec.forbidden_ids == (151,) and spec.max_positions == 512 and spec.exact_prefix_cache
+    assert spec.forbidden_ids == (151,)
+    assert spec.max_positions == 512
+    assert spec.exact_prefix_cache
 
 
 def test_every_block_behind_its_stored_predecessors_equals_the_full_forward(

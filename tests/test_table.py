@@ -37,7 +37,8 @@ def test_candidates_are_the_best_allowed_tokens_with_unfiltered_probabilities(
         tokens = table.top_token[row].tolist()
         assert tokens[0] == allowed[0]
         assert [z[t] for t in tokens[:count]] == [z[t] for t in allowed[:count]]
-        assert tokens[count:] == [-1] * (TOP_K - count) and len(set(tokens[:count])) == count
+        assert tokens[count:] == [-1] * (TOP_K - count)
+        assert len(set(tokens[:count])) == count
         total = math.log(sum(math.exp(v) for v in z))
         expected = np.array([z[t] - total for t in tokens[:count]], dtype=np.float64)
         np.testing.assert_allclose(table.top_logprob[row, :count].astype(np.float64), expected, rtol=1.1e-3, atol=1e-5)
@@ -46,7 +47,8 @@ def test_candidates_are_the_best_allowed_tokens_with_unfiltered_probabilities(
 
 def test_a_small_vocabulary_is_padded_with_no_token_and_no_mass() -> None:
     table = table_of(torch.tensor([[0.0, 1.0, 2.0]]), [2])
-    assert table.top_token[0, :3].tolist() == [1, 0, -1] and (table.top_token[0, 3:] == -1).all()
+    assert table.top_token[0, :3].tolist() == [1, 0, -1]
+    assert (table.top_token[0, 3:] == -1).all()
     assert np.isneginf(table.top_logprob[0, 2:]).all()
 
 
@@ -56,7 +58,8 @@ def test_dtypes_are_the_shards_and_log_odds_keep_what_float16_loses() -> None:
     table = table_of(logits, [4], drawn=True)
     dtypes = [table.slots.dtype, table.top_logprob.dtype, table.top_token.dtype, table.log_odds.dtype]
     assert dtypes == [np.uint8, np.float16, np.int32, np.float32]
-    assert table.drawn_token is not None and table.drawn_logprob is not None
+    assert table.drawn_token is not None
+    assert table.drawn_logprob is not None
     assert (table.drawn_token.dtype, table.drawn_logprob.dtype) == (np.int32, np.float16)
     assert len(set(np.exp(table.top_logprob[:, 0]).tolist())) == 1
     assert np.argsort(table.log_odds).tolist() == [2, 0, 1]

@@ -152,8 +152,10 @@ def test_filters_match_the_slow_form_ties_kept_by_token_id(rows: list[list[float
 def test_top_p_reads_probabilities_after_temperature_and_top_k() -> None:
     logits = torch.log(torch.tensor([[0.4, 0.3, 0.2, 0.1]], dtype=torch.float64))
     kept = lambda **fields: int(torch.isfinite(filter_logits(logits, Sampling(1.0, **fields))).sum())  # noqa: E731
-    assert kept(top_p=0.55) == 2 and kept(top_k=2, top_p=0.55) == 1
-    assert kept(top_p=0.75) == 3 and kept(top_k=3, top_p=0.75) == 2
+    assert kept(top_p=0.55) == 2
+    assert kept(top_k=2, top_p=0.55) == 1
+    assert kept(top_p=0.75) == 3
+    assert kept(top_k=3, top_p=0.75) == 2
     noise = torch.tensor([[0.0, 0.0, 0.0, 50.0]], dtype=torch.float64)
     assert int(draw(logits, noise, Sampling(0.05, top_p=0.9999), NONE)[0]) == 1 - 1
     assert int(draw(logits, noise, Sampling(5.0, top_p=0.9999), NONE)[0]) == 3
@@ -179,7 +181,8 @@ def test_a_draw_maximises_the_perturbed_filtered_law(
     kept = slow_filter(scaled, sampling)
     total = max(kept) + math.log(sum(math.exp(z - max(kept)) for z in kept))
     perturbed = [z - total + noise[i] for i, z in enumerate(kept)]
-    assert int(token) == int(np.argmax(perturbed)) and int(token) not in forbidden
+    assert int(token) == int(np.argmax(perturbed))
+    assert int(token) not in forbidden
     assert float(logprob) == pytest.approx(kept[int(token)] - total, abs=1e-9)
 
 
@@ -188,7 +191,9 @@ def chi_square(counts: Tensor, law: Tensor) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.5, 0, 1.0), (1.5, 4, 1.0), (1.0, 0, 0.8)])
+@pytest.mark.parametrize(
+    ("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.5, 0, 1.0), (1.5, 4, 1.0), (1.0, 0, 0.8)]
+)
 def test_draws_over_positions_follow_the_filtered_law(temperature: float, top_k: int, top_p: float) -> None:
     logits = torch.log(torch.tensor([0.35, 0.25, 0.2, 0.1, 0.06, 0.04], dtype=torch.float64))
     sampling, count = Sampling(temperature, top_k, top_p), 6000

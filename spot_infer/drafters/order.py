@@ -20,6 +20,7 @@ from spot_infer.errors import SpotError
 from spot_infer.features import many_table_features, pad_rows
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.order_model import OrderModel
+from spot_infer.transition import CommitRule
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class OrderDrafter:
     @property
     def device(self) -> torch.device:
         return self.model.input.weight.device
+
+    @property
+    def rule(self) -> CommitRule:
+        """The commit rule it was trained under."""
+        return self.model.config.rule
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> OrderDrafter:
         """Move the network; returns self."""

@@ -1,0 +1,194 @@
+"""What `spot-infer generate` does once its flags are parsed: load, decode, show or write."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from spot_infer.api import GenerationConfig, encode_prompt, rule_mismatch
+from spot_infer.checkpoint import load_drafter
+from spot_infer.decode import check_requests, decode
+from spot_infer.errors import SpotError
+from spot_infer.graph import Drafter
+from spot_infer.live import LiveView, live_frames
+from spot_infer.noise import request_seed
+from spot_infer.packaged import packaged
+from spot_infer.prompts_io import PromptRow, ResultsFile, read_prompts
+from spot_infer.requests import Request, Result, Round
+from spot_infer.targets import load_target
+from spot_infer.targets.protocol import Target
+
+TARGET = "data/tiny-sdar"
+DRAFTER = "data/tiny-sdar-drafter"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A loaded target, its drafter if any, and the settings; the names are what the user called them."""
+
+    target: Target
+    drafter: Drafter | None
+    config: GenerationConfig
+    target_name: str
+    drafter_name: str | None
+
+    def digest(self) -> str:
+        """Names everything that the text and its statistics depend on."""
+        named = [self.target_name, self.drafter_name, self.target.spec.config_hash, self.target.spec.dtype]
+        text = json.dumps([*named, asdict(self.config)], sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One request and the name of its row."""
+
+    id: str | int
+    sample: int
+    request: Request
+
+
+def load_run(
+    target: str | None,
+    drafter: str | None,
+    draft_free: bool,
+    config: GenerationConfig,
+    loading: Mapping[str, Any],
+    threads: int | None,
+) -> Run:
+    """Load what the flags name; without names the packaged target and its drafter. Notes go to stderr."""
+    if draft_free and drafter is not None:
+        raise SpotError("--draft-free and --drafter contradict each other; give one of them")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = load_target(packaged(TARGET) if target is None else target, **loading)
+    chosen = None
+    if not draft_free and (drafter is not None or target is None):
+        chosen = load_drafter(packaged(DRAFTER) if drafter is None else drafter).to(device=loaded.device)
+    elif not draft_free:
+        _note("no --drafter was given for this target, so decoding is draft-free")
+    if chosen is not None and (mismatch := rule_mismatch(chosen, config.rule)):
+        _note(mismatch)
+    name = None if chosen is None else drafter or DRAFTER
+    return Run(loaded, chosen, config, target or TARGET, name)
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
+
+
+def _samples(run: Run, rows: Iterable[PromptRow], source: str) -> list[Sample]:
+    """Every row's samples, each checked; an error names the line it comes from."""
+    settings = run.config.settings(run.drafter is not None)
+    samples = []
+    for row in rows:
+        try:
+            ids = encode_prompt(run.target, row.prompt, run.config.raw)
+            check_requests(run.target.spec, [Request(ids)], settings)
+        except SpotError as error:
+            raise SpotError(f"{source} {row.line}: {error}") from error
+        for number in range(run.config.n):
+            samples.append(Sample(row.id, number, Request(ids, request_seed(run.config.seed, ids, number))))
+    return samples
+
+
+def _rounds(run: Run, samples: Sequence[Sample], record: bool = False) -> Iterator[Round]:
+    settings = run.config.settings(run.drafter is not None)
+    return decode(run.target, [sample.request for sample in samples], settings, run.drafter, record)
+
+
+def generate_to_file(run: Run, input_: Path, output: Path) -> None:
+    """Decode a prompt file into a results file, skipping the samples that it already holds."""
+    rows, digest = read_prompts(input_)
+    samples = _samples(run, rows, f"{input_} line")
+    with ResultsFile(output, {"prompts": digest, "settings": run.digest()}) as results:
+        missing = [sample for sample in samples if (sample.id, sample.sample) not in results.done]
+        kept = len(samples) - len(missing)
+        done = (round_.result for round_ in _rounds(run, missing) if round_.result is not None)
+        shown = track(done, "decoding", total=len(missing), console=Console(stderr=True), transient=True)
+        for result in shown:
+            sample = missing[result.request]
+            results.append(sample.id, sample.sample, _fields(result))
+    _note(f"{output}: {len(missing)} samples decoded, {kept} were already there")
+
+
+def generate_to_terminal(
+    run: Run, prompts: Sequence[str] | None, input_: Path | None, *, as_json: bool, live: bool | None, pace_s: float
+) -> None:
+    """Decode and print: JSON rows, or the live picture followed by every text."""
+    rows = [PromptRow(index, text, index + 1) for index, text in enumerate(prompts or ())]
+    if input_ is not None:
+        rows, _ = read_prompts(input_)
+    samples = _samples(run, rows, f"{input_} line" if input_ else "--prompt")
+    console = Console()
+    show = not as_json and (console.is_terminal if live is None else live)
+    rounds = _rounds(run, samples, record=show and run.drafter is None)
+    if as_json:
+        for result in _results(rounds):
+            row = {"id": samples[result.request].id, "sample": samples[result.request].sample, **_fields(result)}
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+        return
+    if show:
+        rounds = iter(_shown(run, rounds, console, pace_s))
+    for result in sorted(_results(rounds), key=lambda result: result.request):
+        sample = samples[result.request]
+        if len(samples) > 1:
+            print(f"[{sample.id}.{sample.sample}]", flush=True)
+        print(result.text, flush=True)
+        print(_summary(result), file=sys.stderr)
+
+
+def _results(rounds: Iterable[Round]) -> Iterator[Result]:
+    return (round_.result for round_ in rounds if round_.result is not None)
+
+
+def _shown(run: Run, rounds: Iterable[Round], console: Console, pace_s: float) -> list[Round]:
+    """Show every round and keep those that carry a result."""
+    tokenizer = run.target.tokenizer
+
+    def new_view() -> LiveView:
+        return LiveView(
+            lambda token: tokenizer.decode([token]),
+            lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True),
+            run.drafter is not None,
+        )
+
+    kept = []
+    with live_frames(new_view, console, pace_s) as show:
+        for round_ in rounds:
+            show(round_)
+            if round_.result is not None:
+                kept.append(round_)
+    return kept
+
+
+def draft_free_nfe(result: Result) -> int:
+    """Target forwards that draft-free decoding takes for the same tokens: one a step and one a cache write."""
+    stats = result.stats
+    return stats.rounds + stats.accepted + stats.cache_writes
+
+
+def _fields(result: Result) -> dict[str, Any]:
+    stats = asdict(result.stats) | {
+        "accepted_per_round": result.stats.accepted_per_round,
+        "draft_free_nfe": draft_free_nfe(result),
+    }
+    return {"text": result.text, "tokens": result.tokens, "finish_reason": result.finish_reason, "stats": stats}
+
+
+def _summary(result: Result) -> str:
+    stats, free = result.stats, draft_free_nfe(result)
+    return (
+        f"{len(result.tokens)} tokens ({result.finish_reason}) · NFE {stats.nfe} · draft-free {free} · "
+        f"{free / stats.nfe:.2f}x fewer forwards · {stats.accepted_per_round:.1f} accepted a round · "
+        f"{stats.wall_s:.2f} s"
+    )
