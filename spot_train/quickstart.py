@@ -1,4 +1,4 @@
-"""The main job on the tiny target, end to end: collect, fit, export, then decode evaluation prompts draft-free and drafted.
+"""The main job on the tiny target, end to end: collect, fit, export, then decode evaluation prompts side by side.
 
 Resumes whatever an interrupted run left in its folder. Prints one table and writes the same rows to results.jsonl.
 """
@@ -17,10 +17,11 @@ from spot_infer.requests import DecodeSettings
 from spot_train.collect import collect, load_recipe_target
 from spot_train.evaluate import evaluate
 from spot_train.export import export
+from spot_train.facts import drafter_facts
 from spot_train.fit import fit
 from spot_train.progress import CollectView
 from spot_train.recipe import Recipe, load_recipe
-from spot_train.shards import read_trajectories
+from spot_train.shards import open_shards
 from spot_train.side_by_side import Comparison, print_rows, read_pool, side_by_side, write_rows
 
 RECIPE = "builtin:recipes/tiny.yaml"
@@ -61,16 +62,16 @@ def main(
 
 def _train(recipe: Recipe, folder: Path, console: Console) -> Drafter:
     """Fit and export; prints the held-out accuracy beside that of the untrained orders."""
-    shards = folder / "shards"
-    heldout = list(read_trajectories(shards, "heldout"))
+    shards = open_shards(folder / "shards")
+    heldout = list(shards.trajectories("heldout"))
     checkpoint = fit(
         recipe.fit,
-        read_trajectories(shards, "train"),
+        shards.trajectories("train"),
         heldout,
         folder / "fit",
         rule=recipe.rule.commit_rule(),
         temperature=recipe.sampling.temperature,
-        facts={"target": {"name": recipe.target.path_or_id}},
+        facts=drafter_facts(shards),
         progress=True,
     )
     drafter = export(checkpoint, folder / "drafter")

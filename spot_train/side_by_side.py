@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -29,7 +30,8 @@ from spot_train.tasks.tiny import score
 
 COST_LINE = (
     "On a CPU a drafted state costs about what it saves: a forward over 1 + D block copies takes nearly 1 + D times as "
-    "long, so forwards fall and wall clock hardly does. On a GPU the copies are nearly free until its arithmetic is full."
+    "long, so forwards fall and wall clock hardly does. On a GPU the copies are nearly free until its arithmetic is "
+    "full."
 )
 
 
@@ -109,7 +111,7 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]], allow_code_exec
     console.print(
         f"{control['n']} prompts, temperature {control['temperature']:g}, commit rule "
         f"{control['rule']['resolution']}, {stops}. NFE is target forwards a prompt, accepted is drafts a drafted "
-        "round, ratios are against draft-free in this run.",
+        "round; reduction and throughput are ratios to draft-free in this run.",
         soft_wrap=True,
         highlight=False,
     )
@@ -122,8 +124,8 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]], allow_code_exec
 
 def render(rows: Sequence[dict[str, Any]]) -> Table:
     """The comparison as a terminal table."""
-    table = Table()
-    for name in ("method", "D", "NFE", "reduction", "accepted", "throughput ratio", "accuracy", "identical"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("method", "D", "NFE", "reduction", "accepted", "throughput", "accuracy", "identical"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for row in rows:
         table.add_row(
