@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from spot_infer.errors import SpotError
 from spot_train.output_lock import Interrupted
 
 if TYPE_CHECKING:
+    from spot_infer.drafters import OrderDrafter
     from spot_train.recipe import Recipe
 
 app = typer.Typer(
@@ -35,6 +36,13 @@ SetOption = Annotated[
     typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
 ]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of shards that collect wrote.", show_default=False)]
+DrafterOption = Annotated[
+    str, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin: path.", show_default=False)
+]
+BudgetOption = Annotated[list[int], typer.Option("--budget", min=1, help="Most drafted states a round. Repeatable.")]
+AllowCodeOption = Annotated[
+    bool, typer.Option("--allow-code-execution", help="Score code tasks by running the generated code.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -76,6 +84,125 @@ def check_batch(
     requests = [Request(prompt.prompt_ids, request_seed(seed, prompt.prompt_ids)) for prompt in chosen]
     report = compare_batch(target, requests, decode_settings(values))
     typer.echo(json.dumps(report.to_dict()) if as_json else report.sentence())
+
+
+@app.command()
+def fit(
+    recipe: RecipeArgument,
+    data: DataOption,
+    out: Annotated[Path, typer.Option(help="Folder of the run; resumed if it has one.", show_default=False)],
+    devices: Annotated[str | None, typer.Option(help="Lightning's devices; sets fit.devices.")] = None,
+    precision: Annotated[str | None, typer.Option(help="Lightning's precision; sets fit.precision.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Lightning's strategy; sets fit.strategy.")] = None,
+    set_: SetOption = None,
+) -> None:
+    """Train an order model on collected shards."""
+    flags = {"fit.devices": devices, "fit.precision": precision, "fit.strategy": strategy}
+    values = _recipe(recipe, set_, flags)
+    from spot_train.shards import open_shards
+
+    shards = open_shards(data)
+    from spot_train.facts import drafter_facts
+    from spot_train.fit import fit as run
+    from spot_train.provenance import append_provenance
+
+    checkpoint = run(
+        values.fit,
+        shards.trajectories("train"),
+        shards.trajectories("heldout"),
+        out,
+        rule=shards.rule,
+        temperature=shards.sampling.temperature,
+        facts=drafter_facts(shards),
+        progress=True,
+    )
+    append_provenance(out, {"command": "fit", "data": str(data), "checkpoint": checkpoint.name})
+    typer.echo(f"checkpoint: {checkpoint}")
+
+
+@app.command("eval")
+def evaluate(
+    drafter: DrafterOption,
+    data: DataOption,
+    split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
+    budget: BudgetOption = [8, 20],  # noqa: B006
+    states: Annotated[int | None, typer.Option(min=1, help="Most states measured; default all.")] = None,
+    replay: Annotated[int | None, typer.Option(min=0, help="Most trajectories replayed; default all.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Also write everything measured to this JSON file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a drafter on shards: next-commit accuracy and replayed NFE, beside the untrained orders."""
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.recipe import resolve_path
+
+    measures = _scored(load_drafter(resolve_path(drafter, Path.cwd())), data, split, budget, states, replay)
+    if output is not None:
+        from spot_train.atomic_files import write_json
+        from spot_train.provenance import provenance
+
+        write_json(output, {**measures, "provenance": provenance()})
+    if as_json:
+        typer.echo(json.dumps(measures))
+        return
+    from rich.console import Console
+
+    from spot_train.eval_view import print_measures
+
+    print_measures(Console(), measures)
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint that fit reported.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Drafter folder to write.", show_default=False)],
+    data: Annotated[Path | None, typer.Option(help="Shards whose held-out half the model card measures.")] = None,
+    licence: Annotated[str, typer.Option(help="Licence that the model card states.")] = "apache-2.0",
+) -> None:
+    """Write the drafter folder, read it back and compare every bit."""
+    from spot_train.export import export as run
+    from spot_train.export import read_checkpoint
+
+    metrics = None if data is None else _scored(read_checkpoint(checkpoint), data, "heldout", (8, 20), None, None)
+    run(checkpoint, out, metrics=metrics, licence=licence)
+    typer.echo(f"drafter: {out}")
+
+
+@app.command()
+def compare(
+    recipe: RecipeArgument,
+    drafter: DrafterOption,
+    pool: Annotated[str, typer.Option(help="JSONL with prompt, family and scorer.")] = "builtin:data/pools/eval.jsonl",
+    prompts: Annotated[int | None, typer.Option(min=1, help="Rows decoded; default all.")] = None,
+    budget: BudgetOption = [8, 20],  # noqa: B006
+    output: Annotated[Path | None, typer.Option(help="Also write the rows to this JSONL file.")] = None,
+    allow_code_execution: AllowCodeOption = False,
+    set_: SetOption = None,
+) -> None:
+    """Decode a pool draft-free and drafted, side by side, and print one table."""
+    values = _recipe(recipe, set_)
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.collect import decode_settings, load_recipe_target
+    from spot_train.recipe import resolve_path
+    from spot_train.side_by_side import Comparison, print_rows, read_pool, side_by_side, write_rows
+
+    plan = Comparison(
+        rows=read_pool(resolve_path(pool, Path.cwd()), prompts),
+        settings=replace(decode_settings(values), pad=values.decode.pad, layout=values.decode.layout),
+        budgets=tuple(budget),
+        seed=values.collect.seed,
+        floor=values.decode.floor,
+        allow_code_execution=allow_code_execution,
+    )
+    model = load_drafter(resolve_path(drafter, Path.cwd()))
+    console = Console()
+    rows = side_by_side(load_recipe_target(values), model, plan, console)
+    if output is not None:
+        write_rows(output, rows)
+    print_rows(console, rows, allow_code_execution)
 
 
 @app.command()
@@ -121,11 +248,15 @@ def schema() -> None:
 @app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for everything the quickstart makes.")] = Path("runs/quickstart"),
+    prompts: Annotated[int, typer.Option(min=1, help="Evaluation prompts decoded.")] = 40,
+    allow_code_execution: AllowCodeOption = False,
+    set_: SetOption = None,
 ) -> None:
     """Collect, fit, export and decode on the tiny target, and print one table."""
     from spot_train.quickstart import main as run
+    from spot_train.recipe import parse_overrides
 
-    run(out)
+    run(out, prompts=prompts, allow_code_execution=allow_code_execution, overrides=parse_overrides(set_ or ()))
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -149,13 +280,34 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def _recipe(path: str, overrides: Sequence[str] | None, **flags: Any) -> Recipe:
+def _recipe(path: str, overrides: Sequence[str] | None, flags: Mapping[str, Any] | None = None) -> Recipe:
     """Load a recipe: named flags win over --set, --set over the file."""
-    from spot_train.recipe import load_recipe, parse_override
+    from spot_train.recipe import load_recipe, parse_overrides
 
-    chosen = dict(parse_override(text) for text in overrides or ())
-    chosen |= {key.replace("__", "."): value for key, value in flags.items() if value is not None}
+    chosen = parse_overrides(overrides or ()) | {
+        key: value for key, value in (flags or {}).items() if value is not None
+    }
     return load_recipe(path, chosen)
+
+
+def _scored(
+    drafter: OrderDrafter, data: Path, split: str, budgets: Sequence[int], states: int | None, replay: int | None
+) -> dict[str, Any]:
+    """What `evaluate` measures of a drafter on one split of a set of shards."""
+    from spot_train.evaluate import evaluate
+    from spot_train.shards import open_shards
+
+    if split not in ("heldout", "train", "all"):
+        raise SpotError(f"--split is {split!r}; use heldout, train or all")
+    shards = open_shards(data)
+    return evaluate(
+        drafter,
+        shards.trajectories(None if split == "all" else split),  # type: ignore[arg-type]
+        budgets=budgets,
+        replay_limit=replay,
+        temperature=shards.sampling.temperature,
+        limit_states=states,
+    )
 
 
 if __name__ == "__main__":

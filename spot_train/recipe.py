@@ -46,6 +46,7 @@ __all__ = [
     "TargetSection",
     "load_recipe",
     "parse_override",
+    "parse_overrides",
     "parse_recipe",
     "recipe_hash",
     "recipe_values",
@@ -91,6 +92,11 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), yaml.load(value, Loader=_PlainLoader)
     except yaml.YAMLError:
         raise SpotError(f"--set {text!r} has a value that is not YAML; quote it as YAML would need it") from None
+
+
+def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
+    """Several `section.key=value`; the last one of a key wins."""
+    return dict(parse_override(text) for text in texts)
 
 
 def recipe_values(recipe: Recipe, sections: Sequence[str] | None = None) -> dict[str, Any]:
