@@ -79,13 +79,18 @@ def generate(
         raise SpotError("--output needs --input; for single prompts use --json and redirect it")
     config = _config(flags)
     from spot_infer.generate_run import generate_to_file, generate_to_terminal, load_run
+    from spot_infer.prompts_io import PromptRow, Prompts, read_prompts
 
+    if input_ is not None:
+        prompts = read_prompts(input_)
+    else:
+        prompts = Prompts(tuple(PromptRow(i, text, i + 1) for i, text in enumerate(prompt or ())), "--prompt")
     loading = {name: flags[name] for name in ("dtype", "device", "revision", "block_length")}
     run_ = load_run(target, drafter, draft_free, config, loading, threads)
-    if input_ is not None and output is not None:
-        generate_to_file(run_, input_, output)
+    if output is not None:
+        generate_to_file(run_, prompts, output)
     else:
-        generate_to_terminal(run_, prompt, input_, as_json=as_json, live=live, pace_s=pace)
+        generate_to_terminal(run_, prompts, as_json=as_json, live=live, pace_s=pace)
 
 
 def _config(flags: Mapping[str, Any]) -> GenerationConfig:

@@ -22,7 +22,7 @@ from spot_infer.graph import Drafter
 from spot_infer.live import LiveView, live_frames
 from spot_infer.noise import request_seed
 from spot_infer.packaged import packaged
-from spot_infer.prompts_io import PromptRow, ResultsFile, read_prompts
+from spot_infer.prompts_io import Prompts, ResultsFile
 from spot_infer.requests import Request, Result, Round
 from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
@@ -86,16 +86,16 @@ def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
-def _samples(run: Run, rows: Iterable[PromptRow], source: str) -> list[Sample]:
+def _samples(run: Run, prompts: Prompts) -> list[Sample]:
     """Every row's samples, each checked; an error names the line it comes from."""
     settings = run.config.settings(run.drafter is not None)
     samples = []
-    for row in rows:
+    for row in prompts.rows:
         try:
             ids = encode_prompt(run.target, row.prompt, run.config.raw)
             check_requests(run.target.spec, [Request(ids)], settings)
         except SpotError as error:
-            raise SpotError(f"{source} {row.line}: {error}") from error
+            raise SpotError(f"{prompts.source} {row.line}: {error}") from error
         for number in range(run.config.n):
             samples.append(Sample(row.id, number, Request(ids, request_seed(run.config.seed, ids, number))))
     return samples
@@ -106,11 +106,10 @@ def _rounds(run: Run, samples: Sequence[Sample], record: bool = False) -> Iterat
     return decode(run.target, [sample.request for sample in samples], settings, run.drafter, record)
 
 
-def generate_to_file(run: Run, input_: Path, output: Path) -> None:
+def generate_to_file(run: Run, prompts: Prompts, output: Path) -> None:
     """Decode a prompt file into a results file, skipping the samples that it already holds."""
-    rows, digest = read_prompts(input_)
-    samples = _samples(run, rows, f"{input_} line")
-    with ResultsFile(output, {"prompts": digest, "settings": run.digest()}) as results:
+    samples = _samples(run, prompts)
+    with ResultsFile(output, {"prompts": prompts.digest, "settings": run.digest()}) as results:
         missing = [sample for sample in samples if (sample.id, sample.sample) not in results.done]
         kept = len(samples) - len(missing)
         done = (round_.result for round_ in _rounds(run, missing) if round_.result is not None)
@@ -121,14 +120,9 @@ def generate_to_file(run: Run, input_: Path, output: Path) -> None:
     _note(f"{output}: {len(missing)} samples decoded, {kept} were already there")
 
 
-def generate_to_terminal(
-    run: Run, prompts: Sequence[str] | None, input_: Path | None, *, as_json: bool, live: bool | None, pace_s: float
-) -> None:
+def generate_to_terminal(run: Run, prompts: Prompts, *, as_json: bool, live: bool | None, pace_s: float) -> None:
     """Decode and print: JSON rows, or the live picture followed by every text."""
-    rows = [PromptRow(index, text, index + 1) for index, text in enumerate(prompts or ())]
-    if input_ is not None:
-        rows, _ = read_prompts(input_)
-    samples = _samples(run, rows, f"{input_} line" if input_ else "--prompt")
+    samples = _samples(run, prompts)
     console = Console()
     show = not as_json and (console.is_terminal if live is None else live)
     rounds = _rounds(run, samples, record=show and run.drafter is None)

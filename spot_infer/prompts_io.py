@@ -33,8 +33,17 @@ class PromptRow:
     line: int
 
 
-def read_prompts(path: Path) -> tuple[list[PromptRow], str]:
-    """The prompts of a JSONL file and a digest of its bytes. Raises SpotError naming the line that is wrong.
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts and where they came from. source: what an error puts before a line's number; digest: of the bytes."""
+
+    rows: tuple[PromptRow, ...]
+    source: str
+    digest: str = ""
+
+
+def read_prompts(path: Path) -> Prompts:
+    """The prompts of a JSONL file. Raises SpotError naming the line that is wrong.
 
     A line is an object with exactly one of `prompt` (text), `messages` (a list of role and content) and `tokens` (token
     ids), and an optional `id`; other keys are left alone.
@@ -54,7 +63,7 @@ def read_prompts(path: Path) -> tuple[list[PromptRow], str]:
         if row.id in seen:
             raise SpotError(f"{path} lines {seen[row.id]} and {row.line} have the same id {row.id!r}; make ids unique")
         seen[row.id] = row.line
-    return rows, hashlib.sha256(content).hexdigest()[:16]
+    return Prompts(tuple(rows), f"{path} line", hashlib.sha256(content).hexdigest()[:16])
 
 
 def _row(path: Path, number: int, text: str, index: int) -> PromptRow:
@@ -133,6 +142,8 @@ class ResultsFile:
             raise SpotError(
                 f"{self.path} line {number} is not a result row of this program; pass another --output"
             ) from error
+        if not isinstance(run, dict):
+            run = {}
         changed = [name for name, digest in self.run.items() if run.get(name) != digest]
         if changed:
             raise SpotError(

@@ -1,9 +1,9 @@
 """A diffusion language model without a network: a masked slot's logits are a hash of everything it may see.
 
 Two hash layers stand for a transformer's: every key mixes its own (position, token) with all it attends to, and a
-slot's answer mixes every key it attends to. So reading a pad, a sibling replica, a stale state, a wrong position or a wrong
-cache row changes the answer. Visibility comes from the packed forward alone, the prefix from the cache alone. Logits
-are a per-position preference plus a hash-dependent perturbation, so that drafts are sometimes right.
+slot's answer mixes every key it attends to. So reading a pad, a sibling replica, a stale state, a wrong position or a
+wrong cache row changes the answer. Visibility comes from the packed forward alone, the prefix from the cache alone.
+Logits are a per-position preference plus a hash-dependent perturbation, so that drafts are sometimes right.
 """
 
 from __future__ import annotations

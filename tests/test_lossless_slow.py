@@ -1,4 +1,4 @@
-"""The lossless properties over 2,100 drafted cases: `pytest -m slow -s tests/test_lossless_slow.py` prints the counts."""
+"""The lossless properties over 2,100 drafted cases; `pytest -m slow -s tests/test_lossless_slow.py` prints counts."""
 
 from __future__ import annotations
 

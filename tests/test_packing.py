@@ -1,4 +1,4 @@
-"""Packing against a slow, obvious form: for every token of every replica, the list of (position, token) it attends to."""
+"""Packing against a slow, obvious form: for every token of every replica, the (position, token) pairs it attends to."""
 
 from __future__ import annotations
 
