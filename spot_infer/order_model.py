@@ -112,7 +112,7 @@ class OrderModel(nn.Module):
         self.head_out = nn.Linear(config.head_hidden, 1)
         nn.init.normal_(self.slot_embedding.weight, std=0.02)
         if config.residual:
-            self.rank_weight = nn.Parameter(torch.ones(()))
+            self.rank_weight = nn.Parameter(torch.tensor(0.5))
             nn.init.zeros_(self.head_out.weight)
 
     def forward(self, table: Tensor, slot: Tensor, valid: Tensor, taken: Tensor, depth: Tensor) -> Tensor:

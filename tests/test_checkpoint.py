@@ -98,7 +98,10 @@ SQUARE = "layers.0.attention_out.weight"
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "missing tensor": (edit_tensors(lambda t: t.pop("norm.bias")), r"model\.safetensors.*norm\.bias"),
     "extra tensor": (edit_tensors(lambda t: t.update(spare=torch.zeros(2))), r"model\.safetensors.*spare"),
-    "renamed tensor": (edit_tensors(lambda t: t.update(nrm=t.pop("norm.bias"))), r"lacks tensors \['norm\.bias'\].*nrm"),
+    "renamed tensor": (
+        edit_tensors(lambda t: t.update(nrm=t.pop("norm.bias"))),
+        r"lacks tensors \['norm\.bias'\].*nrm",
+    ),
     "transposed tensor": (edit_tensors(set_tensor("input.weight", torch.t)), r"input\.weight.*\[74, 16\].*transposed"),
     "transposed square tensor": (edit_tensors(set_tensor(SQUARE, torch.t)), r"golden\.safetensors.*log_q differs"),
     "changed weight": (edit_tensors(set_tensor("head_in.bias", lambda t: t + 0.01)), r"golden\.safetensors.*log_q"),
@@ -119,7 +122,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "another block length": (edit_config(lambda c: c["model"].update(block_length=4)), r"model\.block_length is 4"),
     "another model size": (edit_config(lambda c: c["model"].update(d_model=32)), r"model\.safetensors.*shape"),
     "a mistyped size": (edit_config(lambda c: c["model"].update(heads="two")), r"config\.json: model\.heads"),
-    "an unknown rule": (edit_config(lambda c: c["model"]["rule"].update(resolution="int8")), r"config\.json.*resolution"),
+    "an unknown rule": (
+        edit_config(lambda c: c["model"]["rule"].update(resolution="int8")),
+        r"config\.json.*resolution",
+    ),
     "a mistyped rule": (edit_config(lambda c: c["model"]["rule"].update(threshold="x")), r"config\.json"),
     "a zero tau": (edit_config(lambda c: c["draft"].update(tau=0)), r"config\.json: draft\.tau"),
     "golden of another block length": (
