@@ -17,6 +17,7 @@ import torch
 
 from spot_infer.answers import read_answers, read_tables, steps_of_states
 from spot_infer.blocks import BlockState, Step, finished_length, open_block
+from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter, DraftGraph
 from spot_infer.noise import GumbelNoise
@@ -63,6 +64,8 @@ def decode(
     holds the mask token or does not fit the target's context, and when memory runs out.
     """
     check_requests(target.spec, requests, settings)
+    if isinstance(drafter, OrderDrafter):
+        drafter.check_block_length(target.spec.block_length)
     waiting = deque(enumerate(requests))
     cache = target.new_cache()
     rows: list[_Row] = []

@@ -66,10 +66,21 @@ class OrderDrafter:
         self.model.to(device=device, dtype=dtype)
         return self
 
+    def check_block_length(self, block_length: int) -> None:
+        """Raise SpotError where the network was trained for another block length."""
+        own = self.model.config.block_length
+        if own != block_length:
+            raise SpotError(
+                f"the drafter was trained for block length {own}, the target decodes blocks of {block_length}; use a "
+                "drafter trained for this block length"
+            )
+
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
         """One graph a context, each of at most `budget` states; one network call a level of the search."""
         if not contexts:
             return []
+        for context in contexts:
+            self.check_block_length(len(context.state.tokens))
         scorer = _Scorer(self.model, contexts, self.settings.tau, self.chunk_states)
         hypotheses = [token_hypotheses(context, self.settings.runner_up_below) for context in contexts]
         return search(contexts, scorer, hypotheses, self.settings.merged)
@@ -80,12 +91,6 @@ class _Scorer:
 
     def __init__(self, model: OrderModel, contexts: Sequence[DraftContext], tau: float, chunk_states: int) -> None:
         config = model.config
-        for context in contexts:
-            if len(context.state.tokens) != config.block_length:
-                raise SpotError(
-                    f"the drafter was trained for block length {config.block_length}, the target decodes blocks of "
-                    f"{len(context.state.tokens)}; use a drafter trained for this block length"
-                )
         tables = [context.tables[0] for context in contexts]
         features, starts = many_table_features(tables, config.block_length, config.features, config.rule)
         rows, valid = pad_rows(starts, np.arange(len(tables)))
