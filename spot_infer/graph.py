@@ -66,10 +66,10 @@ class DraftGraph:
 
 @dataclass(frozen=True)
 class DraftContext:
-    """All a drafter may read. `state` is the root; `table` was computed one step before it, at `table_state`.
+    """All a drafter may read. state: the root; tables: most recent first, at least one.
 
-    tables: most recent first; tables[0] is the stale table, computed at the root's predecessor.
-    finish_limit: absolute position from which on nothing is returned to the user (the length limit).
+    tables[0] is the stale table, computed at the root's predecessor: its slots hold all of the root's masked slots.
+    budget, floor: most drafted states and smallest mass; temperature, noise: of the request, noise None at 0.
     """
 
     request: int
