@@ -90,7 +90,7 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise SpotError(f"--set {text!r} is not section.key=value; write for example --set fit.epochs=3")
     try:
         return key.strip(), yaml.load(value, Loader=_PlainLoader)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise SpotError(f"--set {text!r} has a value that is not YAML; quote it as YAML would need it") from None
 
 
@@ -132,10 +132,10 @@ def _read_yaml(file: Path, name: str) -> Any:
         raise SpotError(f"recipe {name} can't be read as a UTF-8 text file: {error}") from None
     try:
         return yaml.load(text, Loader=_PlainLoader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or getattr(error, "reason", "not YAML")
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
         raise SpotError(f"recipe {name}{where} is not a plain YAML file: {problem}") from None
 
 
