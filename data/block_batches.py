@@ -22,6 +22,7 @@ import torch
 BLOCK = 32
 COPIES = 2
 BATCH_TOKENS = 1300
+FAMILY_TURNS = ("math", "list", "json", "list", "math", "json", "list", "code")
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,10 @@ def step_batches(encoder: Encoder, seed: int, step: int, rows: int, longest_bloc
     """The batches of one optimizer step: fresh problems of at most `longest_blocks` blocks."""
     rng = Random(f"{seed}/{step}")
     groups: dict[tuple[int, int], list[Encoded]] = {}
-    families = tuple(make_pools.FAMILIES)
     drawn = 0
     while drawn < rows:
-        problem = make_pools.draw(rng, families[drawn % len(families)], "train")
+        family = FAMILY_TURNS[drawn % len(FAMILY_TURNS)]
+        problem = make_pools.draw(rng, family, "train")
         extra = int(rng.random() < 0.06)
         encoded = encoder.encode(problem.prompt, problem.answer, extra)
         key = (len(encoded.ids) // BLOCK, encoded.prompt_tokens // BLOCK)

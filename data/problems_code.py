@@ -4,8 +4,8 @@ from random import Random
 
 from problems import Phrases, Problem
 
-_VERBS = ["get", "make", "find", "take", "pick", "use", "run", "do", "try", "build", "read", "scan"]
-_NOUNS = ["all", "part", "rest", "some", "item", "value", "result", "score", "piece", "line", "step", "thing"]
+_VERBS = ["get", "make", "find", "take", "pick", "use", "run", "read"]
+_NOUNS = ["all", "part", "rest", "some", "item", "value", "result", "score"]
 _LISTS = ["values", "nums", "items", "data", "numbers", "row", "scores", "points"]
 _SCALARS = ["n", "x", "value", "num", "a", "score", "count", "size"]
 

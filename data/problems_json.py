@@ -5,7 +5,7 @@ from random import Random
 
 from problems import NAMES, Phrases, Problem
 
-_CITIES = ["Oslo", "Rome", "Paris", "Bern", "Lima", "Cairo", "Delhi", "Tokyo", "Quito", "Riga"]
+_CITIES = ["Oslo", "Rome", "Paris", "Bern", "Lima", "Cairo", "Delhi", "Tokyo"]
 _COLORS = ["red", "blue", "green", "black", "white", "pink", "gold", "gray"]
 _FIELDS = ("age", "score", "points", "level", "stock", "rank")
 
@@ -101,8 +101,8 @@ def _problem(task: str, wording: str, content: str, prompt: str, answer: str) ->
     return Problem("json", f"json_{task}", wording, content, prompt, answer, scorer)
 
 
-def _records(rng: Random, field: str) -> list[dict[str, object]]:
-    values = rng.sample(range(1, 21), 3)
+def _records(rng: Random, field: str, largest: int = 9) -> list[dict[str, object]]:
+    values = rng.sample(range(1, largest + 1), 3)
     return [{"name": n, field: v} for n, v in zip(rng.sample(NAMES, 3), values, strict=True)]
 
 
@@ -122,8 +122,8 @@ def build(rng: Random, wording: str) -> Problem:
 def update(rng: Random, wording: str) -> Problem:
     """One numeric field grows; the sum is worked out first."""
     field, (extra, text) = rng.choice(_FIELDS), _detail(rng)
-    record = {"name": rng.choice(NAMES), field: rng.randint(1, 30), extra: text}
-    amount = rng.randint(1, 9)
+    record = {"name": rng.choice(NAMES), field: rng.randint(1, 20), extra: text}
+    amount = rng.randint(1, 5)
     after = {**record, field: record[field] + amount}
     prompt = _UPDATE.pick(rng, wording, r=json.dumps(record), f=field, k=amount)
     answer = f"{field}: {record[field]} + {amount} = {after[field]}\n{json.dumps(after)}"
@@ -157,7 +157,7 @@ def best(rng: Random, wording: str) -> Problem:
 def total(rng: Random, wording: str) -> Problem:
     """The sum of a field, worked out."""
     field = rng.choice(_FIELDS)
-    records = _records(rng, field)
+    records = _records(rng, field, largest=6)
     a, b, c = (int(record[field]) for record in records)
     prompt = _TOTAL.pick(rng, wording, r=json.dumps(records), f=field)
     result = json.dumps({"total": a + b + c})

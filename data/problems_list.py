@@ -1,4 +1,4 @@
-"""List tasks on four to six small integers; the answer restates the list or works step by step."""
+"""List tasks on four to six one-digit numbers; the answer restates the list or works step by step."""
 
 from collections.abc import Sequence
 from random import Random
@@ -91,7 +91,7 @@ _WORDS = {
 
 
 def _values(rng: Random, low: int = 4, high: int = 6) -> list[int]:
-    return rng.sample(range(1, 21), rng.randint(low, high))
+    return rng.sample(range(1, 10), rng.randint(low, high))
 
 
 def _row(
@@ -133,7 +133,7 @@ def extreme(rng: Random, wording: str) -> Problem:
 
 def running(rng: Random, wording: str) -> Problem:
     """Running sums with every addition written out."""
-    values = [rng.randint(1, 12)] + [rng.randint(1, 9) for _ in range(rng.randint(3, 5))]
+    values = [rng.randint(1, 9)] + [rng.randint(1, 5) for _ in range(rng.randint(3, 5))]
     sums, lines = [values[0]], [f"start {values[0]}"]
     for value in values[1:]:
         lines.append(f"{sums[-1]} + {value} = {sums[-1] + value}")
@@ -146,7 +146,7 @@ def keep(rng: Random, wording: str) -> Problem:
     """Only the even or only the odd numbers."""
     values, parity = _values(rng), rng.randint(0, 1)
     if not any(value % 2 == parity for value in values):
-        values[rng.randrange(len(values))] = 2 * rng.randint(1, 9) + parity
+        values[rng.randrange(len(values))] = 2 * rng.randint(1, 4) + parity
     result = [value for value in values if value % 2 == parity]
     word = "odd" if parity else "even"
     answer = f"List: {show(values)}\nOnly {word}: {show(result)}"
@@ -155,7 +155,7 @@ def keep(rng: Random, wording: str) -> Problem:
 
 def add(rng: Random, wording: str) -> Problem:
     """The same small number added to each element, worked out one by one."""
-    values, amount = _values(rng, 4, 5), rng.randint(1, 9)
+    values, amount = _values(rng, 4, 5), rng.randint(1, 5)
     result = [value + amount for value in values]
     steps = "\n".join(f"{value} + {amount} = {value + amount}" for value in values)
     return _row(rng, "add", wording, values, f"{steps}\nResult: {show(result)}", result, k=amount)
@@ -173,7 +173,7 @@ def unique(rng: Random, wording: str) -> Problem:
 
 def count(rng: Random, wording: str) -> Problem:
     """How many numbers are larger than a bound; they are listed first."""
-    values, bound = _values(rng, 4, 5), rng.randint(4, 15)
+    values, bound = _values(rng, 4, 6), rng.randint(2, 7)
     large = [value for value in values if value > bound]
     answer = f"Larger than {bound}: {show(large)}\nCount: {len(large)}\n#### {len(large)}"
     return _row(rng, "count", wording, values, answer, len(large), k=bound)

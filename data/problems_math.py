@@ -106,7 +106,7 @@ _MORE = Phrases(
 _TOGETHER = Phrases(
     seen=(
         "How many {o} do they have together?",
-        "How many {o} do both have?",
+        "How many {o} do they all have?",
         "How many is that together?",
         "Find the total number of {o}.",
         "What is the total?",
@@ -117,7 +117,7 @@ _TOGETHER = Phrases(
     unseen=(
         "Tell me the total number of {o}.",
         "How many {o} are there in total?",
-        "Find how many {o} both have together.",
+        "Find how many {o} they all have together.",
     ),
 )
 _THREE = Phrases(
@@ -145,13 +145,13 @@ def _number(value: int) -> dict[str, object]:
 
 def change(rng: Random, wording: str) -> Problem:
     """A count that goes up and down one to four times."""
-    name, thing, start = rng.choice(NAMES), rng.choice(OBJECTS), rng.randint(3, 20)
+    name, thing, start = rng.choice(NAMES), rng.choice(OBJECTS), rng.randint(4, 15)
     sentences = [_OPEN.pick(rng, wording, n=name, a=start, o=thing)]
     lines = [f"{name} has {start} {thing}."]
     value, moves = start, []
     for _ in range(rng.choice((1, 2, 2, 3, 3, 4))):
-        amount = rng.randint(1, 9)
-        gain = value <= amount or rng.random() < 0.5
+        amount = rng.randint(1, 5)
+        gain = value <= amount or (value < 16 and rng.random() < 0.5)
         moves.append(amount if gain else -amount)
         phrases, sign = (_GAIN, "+") if gain else (_LOSS, "-")
         sentences.append(phrases.pick(rng, wording, n=name, k=amount))
@@ -175,7 +175,7 @@ def groups(rng: Random, wording: str) -> Problem:
     """Equal groups, then a few more or fewer."""
     name, thing = rng.choice(NAMES), rng.choice(OBJECTS)
     box = rng.choice(("bags", "jars", "shelves", "rows", "piles", "bowls"))
-    count, size, amount = rng.randint(2, 5), rng.randint(2, 6), rng.randint(1, 9)
+    count, size, amount = rng.randint(2, 4), rng.randint(2, 5), rng.randint(1, 5)
     product = count * size
     gain = product <= amount or rng.random() < 0.5
     result = product + amount if gain else product - amount
@@ -198,7 +198,7 @@ def groups(rng: Random, wording: str) -> Problem:
 def compare(rng: Random, wording: str) -> Problem:
     """One person has more than another; how many together."""
     name, other = rng.sample(NAMES, 2)
-    thing, start, amount = rng.choice(OBJECTS), rng.randint(2, 15), rng.randint(1, 9)
+    thing, start, amount = rng.choice(OBJECTS), rng.randint(2, 6), rng.randint(1, 5)
     more = start + amount
     prompt = " ".join(
         (
@@ -208,7 +208,7 @@ def compare(rng: Random, wording: str) -> Problem:
     )
     answer = (
         f"{other} has {start} + {amount} = {more} {thing}\n"
-        f"{name} and {other}: {start} + {more} = {start + more} {thing}\n#### {start + more}"
+        f"{other} and {name}: {more} + {start} = {start + more} {thing}\n#### {start + more}"
     )
     content = f"{name}|{other}|{thing}|{start}|{amount}"
     return Problem("math", "math_compare", wording, content, prompt, answer, _number(start + more))
@@ -218,7 +218,7 @@ def three(rng: Random, wording: str) -> Problem:
     """The total of three people."""
     name, other, third = rng.sample(NAMES, 3)
     thing = rng.choice(OBJECTS)
-    a, b, c = rng.randint(2, 12), rng.randint(2, 9), rng.randint(2, 9)
+    a, b, c = rng.randint(2, 12), rng.randint(1, 5), rng.randint(1, 5)
     slots = {"n": name, "m": other, "p": third, "a": a, "b": b, "c": c, "o": thing}
     prompt = f"{_THREE.pick(rng, wording, **slots)} {_TOGETHER.pick(rng, wording, o=thing)}"
     answer = (

@@ -27,7 +27,7 @@ from torch.nn import functional
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 WARMUP_STEPS = 60
-EMA_DECAY = 0.997
+EMA_DECAY = 0.995
 
 
 @dataclass
@@ -96,8 +96,8 @@ def export(model: Qwen3ForCausalLM, folder: Path) -> None:
 
 
 def rate(step: int, share: float) -> float:
-    """Learning rate as a part of its peak: warm-up, plateau to 45% of the budget, then to 0."""
-    return min(1.0, (step + 1) / WARMUP_STEPS) * min(1.0, max(0.0, 1.0 - share) / 0.55)
+    """Learning rate as a part of its peak: warm-up, plateau to 65% of the budget, then to 0."""
+    return min(1.0, (step + 1) / WARMUP_STEPS) * min(1.0, max(0.0, 1.0 - share) / 0.35)
 
 
 def gradients(model: Qwen3ForCausalLM, batch: Batch) -> tuple[Sequence[torch.Tensor], list[float]]:
@@ -184,8 +184,8 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=2.0, help="training time, all starts together")
     parser.add_argument("--steps", type=int, default=0, help="budget in steps instead of hours")
     parser.add_argument("--rows", type=int, default=32, help="problems per step")
-    parser.add_argument("--matrix-lr", type=float, default=0.02)
-    parser.add_argument("--other-lr", type=float, default=3e-3)
+    parser.add_argument("--matrix-lr", type=float, default=0.01)
+    parser.add_argument("--other-lr", type=float, default=1e-3)
     parser.add_argument("--filler-weight", type=float, default=0.1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
