@@ -17,6 +17,7 @@ from spot_infer.errors import SpotError
 from spot_infer.features import PATH_FEATURES, RANK_COLUMN, TABLE_FEATURES, FeatureKind, path_features
 from spot_infer.transition import CommitRule
 
+MOST_SCALE = 20.0
 _SIZES = ("block_length", "d_model", "heads", "layers", "feed_forward", "head_hidden")
 
 
@@ -97,12 +98,22 @@ class EncoderLayer(nn.Module):
 
 
 class OrderModel(nn.Module):
-    """q(slot | state): 0.62M parameters at the default sizes."""
+    """q(slot | state): 0.62M parameters at the default sizes.
+
+    Inputs are centred and scaled by two buffers [74] that `standardise` takes from training examples: the columns that
+    tell near-certain slots apart differ by hundredths, which a network of unit-scale weights learns slowly.
+    """
+
+    input_mean: Tensor
+    input_scale: Tensor
 
     def __init__(self, config: OrderModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.input = nn.Linear(TABLE_FEATURES + PATH_FEATURES, config.d_model)
+        inputs = TABLE_FEATURES + PATH_FEATURES
+        self.register_buffer("input_mean", torch.zeros(inputs))
+        self.register_buffer("input_scale", torch.ones(inputs))
+        self.input = nn.Linear(inputs, config.d_model)
         self.slot_embedding = nn.Embedding(config.block_length, config.d_model)
         self.layers = nn.ModuleList(
             EncoderLayer(config.d_model, config.heads, config.feed_forward) for _ in range(config.layers)
@@ -115,6 +126,16 @@ class OrderModel(nn.Module):
             self.rank_weight = nn.Parameter(torch.tensor(0.5))
             nn.init.zeros_(self.head_out.weight)
 
+    def inputs(self, table: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
+        """All 74 inputs [Q, m, 74], before they are centred and scaled; shapes as in `forward`."""
+        return torch.cat([table, path_features(taken, depth, self.config.d_max)], dim=-1)
+
+    def standardise(self, inputs: Tensor) -> None:
+        """Centre and scale by the mean and spread of example inputs [n, 74]; scales stay below `MOST_SCALE`."""
+        spread = inputs.double().std(dim=0)
+        self.input_mean.copy_(inputs.double().mean(dim=0))
+        self.input_scale.copy_((1 / spread.clamp(min=1e-6)).clamp(max=MOST_SCALE))
+
     def forward(self, table: Tensor, slot: Tensor, valid: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
         """Scores [Q, m], -inf at taken and padded slots.
 
@@ -122,8 +143,8 @@ class OrderModel(nn.Module):
         depth int64 [Q], steps between the root and the state.
         """
         dtype = self.input.weight.dtype
-        inputs = torch.cat([table, path_features(taken, depth, self.config.d_max)], dim=-1).to(dtype)
-        hidden = self.input(inputs) + self.slot_embedding(slot)
+        inputs = self.inputs(table, taken, depth).to(dtype)
+        hidden = self.input((inputs - self.input_mean) * self.input_scale) + self.slot_embedding(slot)
         attend = None if bool(valid.all()) else valid[:, None, None, :]
         for layer in self.layers:
             hidden = layer(hidden, attend)

@@ -44,6 +44,7 @@ from spot_train.trajectory import Trajectory
 
 RUN_FILE = "run.json"
 DONE_FILE = "fit.json"
+STANDARDISE_BATCHES = 16
 _MAY_CHANGE = ("max_steps", "devices", "strategy", "num_workers")
 
 
@@ -93,6 +94,7 @@ def fit(
         section.epochs * per_epoch,
         {**(facts or {}), "data": {**(facts or {}).get("data", {}), **counts}},
     )
+    _standardise(module, TrainBatches(train_steps, section, commit_rule))
     replayed = [one for one in heldout_list if len(one)][: section.replay_trajectories]
     record = FitRecord(folder, HeldoutReplay(replayed, commit_rule, temperature), section.max_steps)
     return _train(section, module, OrderDataModule(train_steps, heldout_steps, section, commit_rule), record, progress)
@@ -115,6 +117,13 @@ def _train(section: FitSection, module: OrderModule, data: OrderDataModule, reco
         done = {"checkpoint": best.name, "complete": record.complete, "best": record.best, "last": record.rows[-1]}
         write_json(record.out / DONE_FILE, done)
     return best
+
+
+def _standardise(module: OrderModule, batches: TrainBatches) -> None:
+    """Centre and scale the network's inputs by those of the first training batches."""
+    model = module.model
+    first = [batches[step] for step in range(min(len(batches), STANDARDISE_BATCHES))]
+    model.standardise(torch.cat([model.inputs(one.table, one.taken, one.depth)[one.valid] for one in first]))
 
 
 def _trainer(section: FitSection, record: FitRecord, progress: bool) -> lightning.Trainer:
