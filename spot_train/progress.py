@@ -17,12 +17,11 @@ class CollectView:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._bar = Progress(
-            TextColumn("collect"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TextColumn("left"),
+            TextColumn("{task.fields[figures]} ·"),
             TimeRemainingColumn(compact=True),
+            TextColumn("left"),
             console=console,
         )
         self._task: Any = None
@@ -51,7 +50,7 @@ class CollectView:
 
     def advanced(self, tally: Tally) -> None:
         rate = tally.commits / tally.seconds if tally.seconds else 0.0
-        figures = f"trajectories · {rate:.0f} commits/s · NFE {tally.nfe:,} · {decimal(tally.bytes)} on disk"
+        figures = f"trajectories · {rate:.0f} commits/s · NFE {tally.nfe:,} · {decimal(tally.bytes)}"
         self._bar.update(self._task, completed=tally.trajectories, figures=figures)
 
     def finished(self, summary: Summary) -> None:

@@ -1,0 +1,95 @@
+"""`spot-train` from a recipe to a drafter on a small target: interrupted, resumed, verified, fitted, scored."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from small_target import save_small_target
+
+from spot_train.cli import run
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recipe")
+    save_small_target(folder / "target")
+    rows = [{"messages": [{"role": "user", "content": f"Add {i} and {i + 3}."}]} for i in range(24)]
+    (folder / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tree = {
+        "target": {"path_or_id": "target", "dtype": "float64"},
+        "prompts": {"sources": [{"path_or_id": "pool.jsonl"}], "heldout_fraction": 0.3},
+        "collect": {"max_new_tokens": 20, "batch_size": 4, "lease_prompts": 3, "free_space_margin_bytes": 0},
+        "fit": {"max_steps": 3, "epochs": 2, "batch_size": 16, "replay_trajectories": 2},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    return folder / "recipe.yaml"
+
+
+def send_when(condition: Path, number: signal.Signals) -> threading.Thread:
+    """Send `number` to this process once `condition` exists."""
+
+    def wait() -> None:
+        while not condition.exists():
+            time.sleep(0.002)
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_from_recipe_to_drafter(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shards, fit, drafter = (str(tmp_path / name) for name in ("shards", "fit", "drafter"))
+    collect = ["collect", str(recipe), "--out", shards]
+    thread = send_when(tmp_path / "shards" / "part-00001.zarr", signal.SIGTERM)
+    assert run(collect) == 143
+    thread.join()
+    printed = capsys.readouterr().err
+    assert "interrupted: " in printed
+    assert "projected size of the rest: at most" in printed
+    assert run(collect) == 0
+    printed = capsys.readouterr().err
+    assert "projected size of the rest: about" in printed
+    assert "8 in " in printed
+    assert run(["verify", "--data", shards]) == 0
+    assert "8 of 8 shards sound, 24 trajectories" in capsys.readouterr().out
+    assert run(["fit", str(recipe), "--data", shards, "--out", fit, "--devices", "1", "--set", "fit.max_steps=2"]) == 0
+    checkpoint = capsys.readouterr().out.strip().splitlines()[-1].removeprefix("checkpoint: ")
+    assert run(["export", checkpoint, "--out", drafter, "--data", shards]) == 0
+    assert "Held-out next-commit accuracy" in (tmp_path / "drafter" / "README.md").read_text()
+    capsys.readouterr()
+    scored = ["eval", "--drafter", drafter, "--data", shards, "--budget", "4", "--json"]
+    assert run([*scored, "--output", str(tmp_path / "eval.json")]) == 0
+    measures = json.loads(capsys.readouterr().out)
+    assert measures["replay"]["order"]["D4"]["reduction"] >= 1
+    assert json.loads((tmp_path / "eval.json").read_text())["provenance"]["versions"]["python"]
+    assert run(scored[:-1]) == 0
+    assert "replayed NFE" in capsys.readouterr().out
+
+
+def test_batches_are_exact_in_float64(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check-batch", str(recipe), "--prompts", "5", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["dtype"], report["prompts"], report["identical"]) == ("float64", 5, 5)
+    assert report["steps"] > 20
+    assert run(["check-batch", str(recipe), "--prompts", "5", "--set", "target.dtype=float32"]) == 0
+    assert "float32, batches of 4 against 1" in capsys.readouterr().out
+
+
+def test_recipes_can_be_looked_at(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recipe", "show", str(recipe), "--set", "fit.seed=9"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["fit"]["seed"] == 9
+    assert run(["recipe", "show", str(recipe), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["collect"]["lease_prompts"] == 3
+    assert run(["recipe", "validate", str(recipe)]) == 0
+    assert ": valid, " in capsys.readouterr().out
+    assert run(["recipe", "schema"]) == 0
+    assert "Adam's learning rate." in capsys.readouterr().out
+    assert run(["--help"]) == 0
