@@ -1,0 +1,44 @@
+"""A small training run in a process of its own, for tests that kill it. Arguments: output folder, delay before renames."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+from fake_trajectories import fake_trajectories
+
+from spot_train import fit_record
+from spot_train.fit import fit
+from spot_train.recipe import FitSection
+
+
+def train(out: Path) -> Path:
+    """Three epochs with a checkpoint every third step."""
+    fit_record.SAVE_EVERY_STEPS = 3
+    section = FitSection(epochs=3, batch_size=16, d_max=3, replay_trajectories=1, learning_rate=1e-3)
+    return fit(section, fake_trajectories(count=4, seed=1), fake_trajectories(count=2, seed=2), out)
+
+
+def main() -> None:
+    out, delay_s = Path(sys.argv[1]), float(sys.argv[2])
+    torch.set_num_threads(1)
+    rename = os.replace
+
+    def late(source: Any, target: Any) -> None:
+        time.sleep(delay_s)
+        rename(source, target)
+
+    os.replace = late
+    out.mkdir(parents=True, exist_ok=True)
+    (out.parent / "started").touch()
+    train(out)
+
+
+if __name__ == "__main__":
+    main()

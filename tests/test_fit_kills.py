@@ -1,0 +1,65 @@
+"""SIGKILL during fit, at random and between write and rename: same weights and metrics as an uninterrupted run."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from fit_child import train
+
+DELAY_S = 0.2
+
+
+def run_and_kill(out: Path, between_write_and_rename: bool, generator: random.Random) -> bool:
+    """Start or resume the run and kill it; returns whether it was killed before it ended."""
+    started = out.parent / "started"
+    started.unlink(missing_ok=True)
+    child = subprocess.Popen([sys.executable, str(Path(__file__).with_name("fit_child.py")), str(out), str(DELAY_S)])
+    try:
+        while not started.exists() and child.poll() is None:
+            time.sleep(0.01)
+        renames_left = generator.randint(1, 3)
+        deadline = time.monotonic() + generator.uniform(0.5, 4.0)
+        seen = False
+        while child.poll() is None:
+            partial = out.exists() and any(out.glob("*.partial"))
+            renames_left -= partial and not seen
+            seen = partial
+            if (renames_left == 0 and partial) if between_write_and_rename else time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        return child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+def check_kills(tmp_path: Path, kills: int) -> None:
+    whole = train(tmp_path / "whole")
+    generator = random.Random(0)
+    out = tmp_path / "killed" / "run"
+    killed = 0
+    for attempt in range(3 * kills):
+        if killed == kills or not run_and_kill(out, attempt % 2 == 0, generator):
+            break
+        killed += 1
+    assert killed >= kills // 2, "the run ended before it was killed often enough"
+    resumed = train(out)
+    left, right = (torch.load(path, weights_only=True)["state_dict"] for path in (resumed, whole))
+    assert all(torch.equal(left[name], right[name]) for name in right)
+    for name in ("metrics.csv", "fit.json", "run.json"):
+        assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_three_kills_leave_no_trace(tmp_path: Path) -> None:
+    check_kills(tmp_path, 3)
+
+
+@pytest.mark.slow
+def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
+    check_kills(tmp_path, 20)
