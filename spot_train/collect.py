@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from spot_infer.decode import decode
 from spot_infer.errors import SpotError
 from spot_infer.noise import NOISE_VERSION, request_seed
@@ -25,7 +27,7 @@ from spot_infer.targets.protocol import Target
 from spot_train.atomic_files import BeforeRename, full_disk_named, remove_partials
 from spot_train.output_lock import Interrupted, PendingSignal, deferred_signals, output_lock
 from spot_train.prompts import Prompt, PromptReport, lease_hash, load_prompts
-from spot_train.provenance import append_provenance, library_versions
+from spot_train.provenance import append_provenance, library_versions, weights_hash
 from spot_train.recipe import COLLECT_SECTIONS, Recipe, recipe_hash, recipe_values
 from spot_train.recording import record_trajectories
 from spot_train.shard_files import Damaged, StoredTrajectory, check_shard, shard_bytes, write_shard
@@ -158,6 +160,8 @@ def shared_attributes(recipe: Recipe, target: Target, report: PromptReport) -> d
     block_length = facts.pop("block_length")
     if spec.name == recipe.resolve(recipe.target.path_or_id):
         facts["name"] = recipe.target.path_or_id
+    model = getattr(target, "model", None)
+    facts["weights_hash"] = weights_hash(model) if isinstance(model, torch.nn.Module) else ""
     values = recipe_values(recipe, COLLECT_SECTIONS)
     attributes = {
         "target": facts,
@@ -236,6 +240,7 @@ def _adopt(run: _Run) -> list[str]:
         listed = set(read_manifest(run.folder)["shards"])
     except SpotError:
         listed = set()
+    leases = {shard_name(index): _lease(index, lease) for index, lease in enumerate(run.leases)}
     for path in shard_paths(run.folder):
         try:
             attributes = check_shard(path)
@@ -243,7 +248,7 @@ def _adopt(run: _Run) -> list[str]:
             repaired.append(str(error))
             continue
         _refuse_difference(run.folder, common_attributes(attributes), run.common)
-        expected = {shard_name(index): _lease(index, lease) for index, lease in enumerate(run.leases)}.get(path.name)
+        expected = leases.get(path.name)
         if expected is not None and expected.items() <= attributes["lease"].items():
             run.finished[path.name] = attributes
         else:

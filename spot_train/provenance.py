@@ -1,7 +1,9 @@
-"""Where a result came from: command line, git revision and library versions. Knows nothing about the results."""
+"""Where a result came from: command line, git revision, library versions, a target's weights. Knows nothing about the
+results."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
 import subprocess
@@ -9,11 +11,15 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spot_train.atomic_files import write_json
 
+if TYPE_CHECKING:
+    import torch
+
 PROVENANCE = "provenance.json"
+WEIGHT_SAMPLES = 1024
 _LIBRARIES = ("spot-dlm", "torch", "transformers", "numpy", "safetensors", "zarr", "datasets", "lightning")
 
 
@@ -35,6 +41,19 @@ def git_revision(folder: Path) -> str | None:
         return revision + "+dirty" if _git(folder, "status", "--porcelain", "--untracked-files=no") else revision
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def weights_hash(model: torch.nn.Module) -> str:
+    """sha256 of evenly spaced elements of every tensor of a model (at most 1,024 each), whatever its device.
+
+    Cheap at any size, and different for any two trainings of one architecture.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        flat = tensor.detach().reshape(-1)
+        sample = flat[:: max(1, -(-flat.numel() // WEIGHT_SAMPLES))].double().cpu().numpy()
+        digest.update(f"{name} {tuple(tensor.shape)}\n".encode() + sample.tobytes())
+    return digest.hexdigest()
 
 
 def provenance() -> dict[str, Any]:

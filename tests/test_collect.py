@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,13 @@ from collecting import (
     small_recipe,
     write_prompts,
 )
+from small_target import save_small_target
 
 from spot_infer.decode import decode
 from spot_infer.errors import SpotError
 from spot_infer.noise import request_seed
 from spot_infer.requests import Request
+from spot_infer.targets import load_target
 from spot_train.batch_check import compare_batch
 from spot_train.collect import collect, decode_settings
 from spot_train.output_lock import Interrupted, output_lock
@@ -193,6 +196,18 @@ def test_another_target_or_pool_is_refused(prompts: Path, whole: Path, tmp_path:
             collect(recipe, whole, target=fake_target())
     finally:
         prompts.write_text(swapped)
+
+
+def test_retrained_weights_are_another_target(prompts: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(prompts, prompts={"limit": 4}, collect={"max_new_tokens": 4})
+    folders = [save_small_target(tmp_path / str(seed), seed) for seed in (0, 1)]
+    targets = [load_target(folder, dtype="float32") for folder in folders]
+    for target in targets:
+        target.spec = replace(target.spec, name="same")
+    collect(recipe, tmp_path / "out", target=targets[0])
+    assert collect(recipe, tmp_path / "out", target=targets[0]).written == 0
+    with pytest.raises(SpotError, match=r"target\.weights_hash"):
+        collect(recipe, tmp_path / "out", target=targets[1])
 
 
 def test_one_writer_a_folder(prompts: Path, tmp_path: Path) -> None:
