@@ -199,7 +199,7 @@ class FitSection(Section):
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay a step; 0 is plain Adam.")
     patience_epochs: Positive | None = Field(
         default=3,
-        description="Epochs without a better held-out accuracy before training stops; null never stops early.",
+        description="Epochs without a lower held-out loss before training stops; null never stops early.",
     )
     replay_trajectories: NonNegative = Field(
         default=64, description="Held-out trajectories replayed through the draft search each epoch; 0 skips it."
