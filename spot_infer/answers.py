@@ -45,9 +45,9 @@ def read_answers(target: Target, hidden: Tensor, rule: CommitRule) -> Answers:
     for rows in hidden.split(chunk_rows(target.spec.vocab_size)):
         logits = target.logits(rows)
         log_odds, best, _ = confidence(logits, forbidden)
-        parts.append((ranking_values(log_odds, rule, logits), log_odds, best))
-    values, log_odds, best = (torch.cat(column).tolist() for column in zip(*parts, strict=True))
-    return Answers(values, log_odds, best)
+        parts.append((ranking_values(log_odds, rule, logits, forbidden), log_odds, best))
+    columns = [torch.cat(column).tolist() for column in zip(*parts, strict=True)]
+    return Answers(*columns)
 
 
 def steps_of_states(

@@ -62,7 +62,7 @@ def first_divergence(
     logits = _logits_at(target, request, control[:step], (first.position, second.position))
     if positions[0] != positions[1]:
         forbidden = torch.tensor(target.spec.forbidden_ids, device=logits.device)
-        values = ranking_values(confidence(logits, forbidden)[0], rule, logits)
+        values = ranking_values(confidence(logits, forbidden)[0], rule, logits, forbidden)
         return Divergence(step, "order", control[step], other[step], float(abs(values[0] - values[1])))
     scores = logits[0].double()
     if sampling.temperature > 0:

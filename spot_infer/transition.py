@@ -22,7 +22,7 @@ class CommitRule:
     """Which masked slots the target commits after a forward.
 
     ranking: what a slot is ranked by, always before temperature and filters: its largest probability, the margin
-        between its two largest probabilities, or its negative entropy.
+        between its two likeliest allowed tokens, or its negative entropy.
     resolution: `float32` ranks by the value itself; `bfloat16` by bfloat16(probability), as decoders that take the
         softmax in model dtype do; a number e ties every slot whose probability is at least 1 - e.
     selection: `one` slot, a `quota` of slots, or every slot whose probability is above `threshold` (at least `quota`).
@@ -45,8 +45,8 @@ class CommitRule:
             )
         if numeric and self.ranking != "probability":
             raise SpotError(
-                f"rule.resolution is {self.resolution!r} with rule.ranking {self.ranking!r}; a number ties probabilities: "
-                "use float32 or bfloat16 here, or rank by probability"
+                f"rule.resolution is {self.resolution!r} with rule.ranking {self.ranking!r}; a number ties "
+                "probabilities: use float32 or bfloat16 here, or rank by probability"
             )
         if self.selection not in ("one", "quota", "threshold"):
             raise SpotError(f"rule.selection is {self.selection!r}; use one, quota or threshold")
@@ -99,10 +99,12 @@ def confidence(logits: Tensor, forbidden_ids: Tensor) -> tuple[Tensor, Tensor, T
     return best_logit - others, best, torch.logaddexp(best_logit, others)
 
 
-def ranking_values(log_odds: Tensor, rule: CommitRule, logits: Tensor | None = None) -> Tensor:
+def ranking_values(
+    log_odds: Tensor, rule: CommitRule, logits: Tensor | None = None, forbidden_ids: Tensor | None = None
+) -> Tensor:
     """The value slots are ranked by, largest first, shaped like `log_odds` [...].
 
-    `logits` [..., V] are needed by the margin and entropy rankings only.
+    `logits` [..., V] are needed by the margin and entropy rankings only; `forbidden_ids` [F] are not in a margin.
     """
     if rule.ranking == "probability":
         value = log_odds
@@ -115,6 +117,8 @@ def ranking_values(log_odds: Tensor, rule: CommitRule, logits: Tensor | None = N
         raise ValueError(f"ranking {rule.ranking!r} needs the slots' logits")
     probabilities = logits.softmax(dim=-1)
     if rule.ranking == "margin":
+        if forbidden_ids is not None:
+            probabilities = probabilities.index_fill(-1, forbidden_ids, 0.0)
         top = probabilities.topk(2, dim=-1).values
         value = top[..., 0] - top[..., 1]
     else:

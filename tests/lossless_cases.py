@@ -32,6 +32,8 @@ RULES = [
     CommitRule(selection="threshold", threshold=0.8),
     CommitRule(selection="threshold", threshold=0.5, resolution="bfloat16"),
     CommitRule(selection="quota", quota=2),
+    CommitRule("margin"),
+    CommitRule("entropy", "bfloat16"),
 ]
 SAMPLINGS = [
     Sampling(),

@@ -83,7 +83,7 @@ def _ending(target: Any, tokens: tuple[int, ...], stop_ids: Sequence[int], setti
 def _step(masked: list[int], logits: Tensor, seed: int, settings: DecodeSettings, forbidden: Tensor) -> Step:
     log_odds, best, _ = confidence(logits, forbidden)
     commits = set()
-    for index in _chosen(log_odds, settings.rule):
+    for index in _chosen(log_odds, logits, forbidden, settings.rule):
         token = int(best[index])
         if settings.sampling.temperature > 0:
             noise = torch.from_numpy(gumbel_row(seed, masked[index], logits.shape[-1]))
@@ -92,9 +92,16 @@ def _step(masked: list[int], logits: Tensor, seed: int, settings: DecodeSettings
     return frozenset(commits)
 
 
-def _chosen(log_odds: Tensor, rule: CommitRule) -> list[int]:
+def _chosen(log_odds: Tensor, logits: Tensor, forbidden: Tensor, rule: CommitRule) -> list[int]:
     values = log_odds.tolist()
-    if rule.resolution == "bfloat16":
+    if rule.ranking != "probability":
+        probabilities = torch.softmax(logits, dim=-1)
+        allowed = [token for token in range(logits.shape[-1]) if token not in forbidden.tolist()]
+        best, second = torch.sort(probabilities[:, allowed], descending=True).values[:, :2].T
+        entropy = torch.special.entr(probabilities).sum(dim=-1)
+        value = best - second if rule.ranking == "margin" else -entropy
+        values = (value.to(torch.bfloat16) if rule.resolution == "bfloat16" else value).tolist()
+    elif rule.resolution == "bfloat16":
         values = torch.sigmoid(log_odds).to(torch.bfloat16).tolist()
     elif not isinstance(rule.resolution, str):
         edge = float(torch.logit(torch.tensor(1 - rule.resolution, dtype=torch.float64)))

@@ -18,25 +18,25 @@ def check_against_slow_decoder(case: Case) -> None:
         assert outcome.decoded == slow_decode(case.target, case.full_logits, request, case.settings)
 
 
-@settings(max_examples=120)
+@settings(max_examples=90)
 @given(cases(fake_targets()))
 def test_drafted_equals_draft_free_on_the_fake_target(case: Case) -> None:
     check(case)
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(cases(qwen3_targets()))
 def test_drafted_equals_draft_free_on_a_float64_qwen3(case: Case) -> None:
     check(case)
 
 
-@settings(max_examples=50)
+@settings(max_examples=40)
 @given(cases(fake_targets()))
 def test_draft_free_equals_the_slow_decoder_on_the_fake_target(case: Case) -> None:
     check_against_slow_decoder(case)
 
 
-@settings(max_examples=15)
+@settings(max_examples=12)
 @given(cases(qwen3_targets()))
 def test_draft_free_equals_the_slow_decoder_on_a_float64_qwen3(case: Case) -> None:
     check_against_slow_decoder(case)

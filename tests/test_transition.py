@@ -100,6 +100,13 @@ def test_margin_and_entropy_follow_their_definitions(logits: list[float], rankin
     assert float(value) == pytest.approx(expected, abs=1e-12)
 
 
+def test_a_forbidden_token_is_in_no_margin() -> None:
+    logits = torch.log(torch.tensor([[0.2, 0.1, 0.7], [0.3, 0.25, 0.45]], dtype=torch.float64))
+    forbidden = torch.tensor([2])
+    margin = ranking_values(confidence(logits, forbidden)[0], CommitRule("margin"), logits, forbidden)
+    assert margin.tolist() == pytest.approx([0.1, 0.05])
+
+
 scores = st.lists(st.sampled_from([-2.0, 0.0, 1.0, 2.0, 2.5]), min_size=1, max_size=6)
 
 
