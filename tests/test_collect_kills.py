@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import shutil
 import time
+from collections.abc import Iterator
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -18,11 +20,14 @@ _PATIENCE_S = 180
 
 
 @pytest.fixture(scope="module")
-def server() -> ForkServerContext:
+def server() -> Iterator[ForkServerContext]:
     """Starts children that have everything imported already."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["collecting", "datasets"])
-    return context
+    here = Path(__file__).resolve().parent
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
+        yield context
 
 
 def kill_once(
