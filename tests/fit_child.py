@@ -1,4 +1,4 @@
-"""A small training run in a process of its own, for tests that kill it. Arguments: output folder, delay before renames."""
+"""A small training run in a process of its own, for tests that kill it. Arguments: output folder, delay of renames."""
 
 from __future__ import annotations
 
