@@ -22,7 +22,7 @@ import torch
 BLOCK = 32
 COPIES = 2
 BATCH_TOKENS = 1300
-FAMILY_TURNS = ("math", "list", "json", "list", "math", "json", "list", "code")
+FAMILY_TURNS = (*("math", "list", "json") * 5, "list", "math", "list", "code")
 
 
 @dataclass(frozen=True)
