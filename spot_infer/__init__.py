@@ -1,8 +1,8 @@
 """spot_infer: lossless drafted decoding for diffusion language models.
 
-    target = load_target("data/tiny-sdar")
-    drafter = load_drafter("data/tiny-sdar-drafter")
-    results = generate(target, ["..."], GenerationConfig(budget=8), drafter)
+target = load_target("data/tiny-sdar")
+drafter = load_drafter("data/tiny-sdar-drafter")
+results = generate(target, ["..."], GenerationConfig(budget=8), drafter)
 """
 
 from typing import TYPE_CHECKING, Any

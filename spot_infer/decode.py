@@ -183,9 +183,7 @@ def _forward(
     packing = []
     for index, (row, graph) in enumerate(zip(rows, graphs, strict=True)):
         drafted = [] if graph is None else [row.state.with_commits(commits) for commits in graph.commits[1:]]
-        packing.append(
-            RowStates(index, cache.lengths[index], (row.state, *drafted), read=not row.state.finished)
-        )
+        packing.append(RowStates(index, cache.lengths[index], (row.state, *drafted), read=not row.state.finished))
     pad_states = 1 + settings.budget if settings.pad else 0
     packed = pack(packing, resolve_layout(settings.layout, target.device), target.device, pad_states)
     hidden = _guard_memory(settings, lambda: target.forward(packed, cache))
@@ -304,10 +302,10 @@ def _result(target: Target, row: _Row, tokens: tuple[int, ...], settings: Decode
 def _guard_memory(settings: DecodeSettings, call: Callable[[], Outcome]) -> Outcome:
     try:
         return call()
-    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
-            if "allocate memory" not in str(error):
-                raise
+    except (MemoryError, RuntimeError) as error:
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and "allocate memory" not in str(error):
+            raise
         raise SpotError(
             f"out of memory in a target forward with batch_size {settings.batch_size} and budget {settings.budget}; "
             "lower one of them"

@@ -29,9 +29,7 @@ def search(
     contexts: Sequence[DraftContext], score: Score, hypotheses: Sequence[Hypotheses], merged: bool = True
 ) -> list[DraftGraph]:
     """One draft graph a context. m(child) = m(parent) * q(slot) * p(token), equation 3; merged states add masses."""
-    searches = [
-        _Search(context, options, merged) for context, options in zip(contexts, hypotheses, strict=True)
-    ]
+    searches = [_Search(context, options, merged) for context, options in zip(contexts, hypotheses, strict=True)]
     while True:
         work = [(index, key) for index, one in enumerate(searches) for key in one.unexpanded()]
         if not work:

@@ -27,7 +27,6 @@ def resolve_layout(layout: Layout, device: torch.device) -> Layout:
     return "batch" if device.type == "cpu" else "concat"
 
 
-
 @dataclass(frozen=True)
 class RowStates:
     """One row's replicas: the prefix-cache row they attend to, that prefix's length, the states, and which are read."""
@@ -46,7 +45,7 @@ class Packed:
     keys being the cached prefix of `cache_rows[n]` (padded to the longest prefix P) and the rest the sequence itself.
     read_index int64 [M]: rows of the flattened [N * Q] output that predict the masked slots, state by state;
     read_slot int64 [M]; state_start [S + 1]: state s reads rows state_start[s]..state_start[s + 1].
-    row_states [B + 1]: input row b owns states row_states[b]..row_states[b + 1]; row_sequences [B] counts its sequences.
+    row_states [B + 1]: input row b owns states row_states[b]..row_states[b + 1]; row_sequences [B]: its sequences.
     sequence_of, offset_of [S]: where in the N sequences state s lies.
     """
 

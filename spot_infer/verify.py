@@ -1,4 +1,4 @@
-"""Verification by state equality (paper section 4.3, propositions 1 and 2). Knows nothing of trees, chains or graphs."""
+"""Verification by state equality (paper section 4.3, propositions 1 and 2). Knows nothing of trees or chains."""
 
 from __future__ import annotations
 

@@ -82,9 +82,7 @@ def _run_batch(
     target: Target, requests: Sequence[Request], first: int, run: MethodRun, settings: DecodeSettings
 ) -> None:
     method = run.method
-    chosen = replace(
-        settings, budget=method.budget if method.drafter else 0, floor=method.floor, pad=method.pad
-    )
+    chosen = replace(settings, budget=method.budget if method.drafter else 0, floor=method.floor, pad=method.pad)
     started = time.perf_counter()
     rounds = list(decode(target, requests, chosen, method.drafter))
     run.wall_s += time.perf_counter() - started
@@ -111,7 +109,11 @@ def divergences(
 
 
 def summarise(
-    run: MethodRun, control: MethodRun, settings: DecodeSettings, solved: Mapping[int, bool], differing: Mapping[int, Divergence]
+    run: MethodRun,
+    control: MethodRun,
+    settings: DecodeSettings,
+    solved: Mapping[int, bool],
+    differing: Mapping[int, Divergence],
 ) -> dict[str, Any]:
     """One row of a results file. reduction: control's NFE over the method's; accepted: drafts a drafted round."""
     n = len(run.results)

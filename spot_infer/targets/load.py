@@ -1,4 +1,4 @@
-"""From a checkpoint folder or hub id to a target: read config.json, pick the adapter by `model_type`, collect the facts."""
+"""From a checkpoint folder or hub id to a target: read config.json, pick the adapter by `model_type`."""
 
 from __future__ import annotations
 
@@ -191,7 +191,9 @@ def _json(path: Path) -> dict[str, Any] | None:
 
 def _dtype(name: str, config: dict[str, Any], device: torch.device) -> torch.dtype:
     if name == "auto":
-        name = "float32" if device.type == "cpu" else str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+        name = (
+            "float32" if device.type == "cpu" else str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+        )
     if name not in _DTYPES:
         raise SpotError(f"dtype is {name!r}; use auto or one of {', '.join(_DTYPES)}")
     return _DTYPES[name]

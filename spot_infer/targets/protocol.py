@@ -72,7 +72,7 @@ class Target(Protocol):
         ...
 
     def forward(self, packed: Packed, cache: PrefixCache) -> Tensor:
-        """Hidden states [M, H] that predict `packed`'s masked slots; leaves the replicas' keys in the scratch region."""
+        """Hidden states [M, H] that predict `packed`'s masked slots; the replicas' keys stay in the scratch region."""
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:

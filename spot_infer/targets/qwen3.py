@@ -39,7 +39,9 @@ class BlockCausalTarget:
         assert isinstance(cache, KeyValueCache)
         lengths = [len(prefixes[index]) for index in used]
         width = max(lengths)
-        ids = torch.tensor([[*prefixes[index], *[self.spec.mask_id] * (width - len(prefixes[index]))] for index in used])
+        ids = torch.tensor(
+            [[*prefixes[index], *[self.spec.mask_id] * (width - len(prefixes[index]))] for index in used]
+        )
         block = torch.arange(width) // self.spec.block_length
         mask = (block[:, None] >= block[None, :]).expand(len(used), 1, width, width)
         cache.begin(None, 0)
