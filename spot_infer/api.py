@@ -148,7 +148,7 @@ def stream(
 def encode_prompt(target: Target, prompt: Prompt, raw: bool = False) -> tuple[int, ...]:
     """Token ids of one prompt. Raises SpotError where it is empty or needs a tokenizer or template that is missing."""
     if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
-        return tuple(int(item) for item in prompt)  # type: ignore[call-overload]
+        return tuple(item for item in prompt if isinstance(item, int))
     if target.tokenizer is None:
         raise SpotError(f"target {target.spec.name} has no tokenizer; pass prompts as token ids")
     if isinstance(prompt, str) and not prompt.strip():

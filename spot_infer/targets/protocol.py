@@ -61,7 +61,11 @@ class Target(Protocol):
 
     spec: TargetSpec
     tokenizer: Any
-    device: torch.device
+
+    @property
+    def device(self) -> torch.device:
+        """Where packed forwards run."""
+        ...
 
     def new_cache(self) -> PrefixCache:
         """A prefix cache with no rows."""
