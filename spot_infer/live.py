@@ -107,8 +107,8 @@ def graph_nodes(round_: Round) -> list[GraphNode]:
     waiting = [(child, 0, 0) for child in _ordered(children.get(0, []), graph, accepted)]
     while waiting:
         child, parent, depth = waiting.pop(0)
-        step = tuple(sorted(graph.commits[child] - graph.commits[parent]))
-        lines.append(GraphNode(child, parent, depth, step, graph.masses[child], child in accepted))
+        written = tuple(sorted(graph.commits[child] - graph.commits[parent]))
+        lines.append(GraphNode(child, parent, depth, written, graph.masses[child], child in accepted))
         waiting[:0] = [
             (grandchild, child, depth + 1) for grandchild in _ordered(children.get(child, []), graph, accepted)
         ]
@@ -272,3 +272,5 @@ def live_frames(
                 time.sleep(pace_s)
 
         yield show
+    if not console.is_terminal:
+        console.line()
