@@ -91,12 +91,15 @@ def _steps(
 def sample_depths(
     deepest: NDArray[np.int64], d_max: int, depths_per_state: int, seed: int, epoch: int
 ) -> NDArray[np.int64]:
-    """Different depths [N, depths_per_state] a state, uniform over 0..min(d_max, deepest), -1 where there are too few.
+    """Different depths [N, depths_per_state] a state out of 0..min(d_max, deepest), -1 where there are too few.
 
-    A pure function of (seed, epoch, state's index).
+    Depth d is drawn with a weight of 1 / (d + 1): the search asks about shallow states most, and every path begins
+    there. A pure function of (seed, epoch, state's index).
     """
-    keys = np.random.Generator(np.random.Philox(key=[seed, epoch])).random((len(deepest), d_max + 1))
-    keys[np.arange(d_max + 1) > deepest[:, None]] = np.inf
+    uniform = np.random.Generator(np.random.Philox(key=[seed, epoch])).random((len(deepest), d_max + 1))
+    depth = np.arange(d_max + 1)
+    keys = -np.log1p(-uniform) * (depth + 1)
+    keys[depth > deepest[:, None]] = np.inf
     wanted = min(depths_per_state, d_max + 1)
     chosen = np.argsort(keys, axis=1, kind="stable")[:, :wanted]
     return np.where(np.isinf(np.take_along_axis(keys, chosen, axis=1)), -1, chosen)

@@ -109,11 +109,12 @@ def test_sampled_depths_are_different_possible_and_a_function_of_seed_and_epoch(
         assert all(depth <= min(most, d_max) for depth in real)
 
 
-def test_sampled_depths_are_uniform_and_change_with_the_epoch() -> None:
-    deepest = np.full(20_000, 9)
-    first, second = (sample_depths(deepest, 15, 2, 0, epoch) for epoch in (0, 1))
-    counts = np.bincount(first.ravel(), minlength=10)
-    assert np.abs(counts / counts.sum() - 0.1).max() < 0.01
+def test_depths_are_drawn_by_their_weights_and_change_with_the_epoch() -> None:
+    deepest = np.full(20_000, 3)
+    first, second = (sample_depths(deepest, 15, 1, 0, epoch) for epoch in (0, 1))
+    weights = 1 / np.arange(1, 5)
+    counts = np.bincount(first.ravel(), minlength=4)
+    np.testing.assert_allclose(counts / counts.sum(), weights / weights.sum(), atol=0.015)
     assert (first != second).any()
 
 
