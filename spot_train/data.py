@@ -21,7 +21,7 @@ from spot_train.recipe import FitSection
 
 CHECKED_DEPTHS = (0, 1, 2, 3, 5, 7, 11, 15)
 """Depths measured after every epoch; `evaluate` measures all."""
-CHECKED_STATES = 1024
+CHECKED_STATES = 512
 """Held-out states measured after every epoch, spread evenly over all."""
 
 
