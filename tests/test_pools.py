@@ -195,3 +195,45 @@ def test_batches_depend_on_seed_and_step_alone():
     for left, right in zip(batches(), batches(), strict=True):
         assert torch.equal(left.ids, right.ids)
         assert torch.equal(left.slots, right.slots)
+
+
+def test_the_target_folder_is_small_and_its_digits_are_single_tokens():
+    from safetensors import safe_open
+    from tokenizers import Tokenizer
+
+    folder = DATA / "tiny-sdar"
+    weights = folder / "model.safetensors"
+    assert weights.stat().st_size < 8_000_000
+    with safe_open(weights, "pt") as file:
+        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F16"}  # noqa: SIM118
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert tokenizer.get_vocab_size() == config["vocab_size"]
+    assert tokenizer.token_to_id("<|MASK|>") == config["mask_token_id"]
+    assert len(tokenizer.encode("2026").ids) == 4
+
+
+def test_order_counts_follow_the_definition():
+    import numpy as np
+    from measure_target import order_counts
+
+    from spot_infer.blocks import BlockState, Commit
+    from spot_infer.requests import Round
+    from spot_infer.table import StaleTable
+
+    def table(slots: list[int], log_odds: list[float], tokens: list[int]) -> StaleTable:
+        top = np.array(tokens, dtype=np.int32)[:, None].repeat(32, 1)
+        log_probability = np.zeros(top.shape, dtype=np.float16)
+        return StaleTable(np.array(slots, dtype=np.uint8), log_probability, top, np.array(log_odds, dtype=np.float32))
+
+    def round_(tokens: tuple[int, ...], rows: StaleTable, position: int, token: int) -> Round:
+        step = frozenset({Commit(position, token)})
+        return Round(0, BlockState(32, tokens, 3), None, (step,), (rows,))
+
+    trace = [
+        round_((3, 3, 3), table([0, 1, 2], [1.0, 3.0, 2.0], [10, 11, 12]), 33, 11),
+        round_((3, 11, 3), table([0, 2], [5.0, 4.0], [10, 13]), 32, 10),
+        round_((10, 11, 3), table([2], [1.0], [13]), 34, 13),
+    ]
+    counts = order_counts(trace, prompt_tokens=32, block_length=32)
+    assert counts == {"block 0": [2, 1, 2], "all": [2, 1, 2]}
