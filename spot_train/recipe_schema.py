@@ -167,7 +167,7 @@ class CollectSection(Section):
         default=False, description="Decode max_new_tokens regardless of stop tokens (paper preset)."
     )
     stop: tuple[str, ...] = Field(default=(), description="Strings that end a row, besides the target's stop tokens.")
-    layout: Layout = Field(default="concat", description="How replicas are laid out in a forward: concat or batch.")
+    layout: Layout = Field(default="auto", description="Replica layout: concat, batch, or auto (batch on a CPU).")
     free_space_margin_bytes: NonNegative = Field(
         default=256 * 1024**2, description="Bytes that must stay free on the disk beyond the projected size."
     )
@@ -218,7 +218,7 @@ class DecodeSection(Section):
     budget: NonNegative = Field(default=8, description="Most drafted states a round.")
     floor: Fraction = Field(default=0.0, description="Smallest mass worth verifying, a probability.")
     pad: bool = Field(default=False, description="Fill every forward up to 1 + budget replicas a row.")
-    layout: Layout = Field(default="concat", description="How replicas are laid out in a forward: concat or batch.")
+    layout: Layout = Field(default="auto", description="Replica layout: concat, batch, or auto (batch on a CPU).")
     merged: bool = Field(
         default=True, description="One node for all orders that reach a state; false is the paper's tree."
     )
