@@ -6,8 +6,10 @@ in one block. Only steps of one commit are examples. Knows nothing about batches
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +22,7 @@ from spot_train.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Steps:
-    """N steps of many trajectories laid end to end, over M table rows: table t is rows start[t]..start[t + 1].
+    """N steps of `trajectories` trajectories laid end to end, over M table rows: table t is rows start[t]..start[t + 1].
 
     top_logprob f16 [M, 32], log_odds f32 [M], slot u8 [M]; committed int64 [N]: the slot step t fills (-1 where it
     fills several); deepest int64 [N]: largest d for which (t, d) is an example (-1: none); block int64 [N]: the block's
@@ -28,6 +30,7 @@ class Steps:
     """
 
     block_length: int
+    trajectories: int
     start: NDArray[np.int64]
     top_logprob: NDArray[np.float16]
     log_odds: NDArray[np.float32]
@@ -48,28 +51,44 @@ class Steps:
 
 
 def lay_out(trajectories: Iterable[Trajectory]) -> Steps:
-    """Lay the trajectories end to end. Raises SpotError where there is no step or block lengths are mixed."""
-    kept = [one for one in trajectories if len(one)]
-    if not kept:
+    """Lay the trajectories end to end, keeping of each only what training reads.
+
+    Raises SpotError where there is no step or block lengths are mixed.
+    """
+    parts: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    block_length, count, offset = 0, 0, 0
+    for one in trajectories:
+        if not len(one):
+            continue
+        length = one.block_tokens.shape[-1]
+        if count and length != block_length:
+            raise SpotError(
+                f"trajectories have block lengths {sorted((length, block_length))}; use those of one target and block "
+                "length"
+            )
+        block_length, count = length, count + 1
+        committed, last, block, before_stop = _steps(one, block_length)
+        arrays = (np.diff(one.step_start), one.top_logprob, one.log_odds, one.slot)
+        for name, array in zip(("tables", "top_logprob", "log_odds", "slot"), arrays, strict=True):
+            parts[name].append(array)
+        for name, array in zip(("committed", "last", "block"), (committed, last + offset, block), strict=True):
+            parts[name].append(array)
+        parts["before_stop"].append(before_stop)
+        offset += len(one)
+    if not count:
         raise SpotError("there is no recorded step to learn from; collect more prompts")
-    lengths = {one.block_tokens.shape[-1] for one in kept}
-    if len(lengths) > 1:
-        raise SpotError(f"trajectories have block lengths {sorted(lengths)}; use those of one target and block length")
-    block_length = lengths.pop()
-    tables = np.concatenate([np.diff(one.step_start) for one in kept])
-    committed, last, block, before_stop = zip(*(_steps(one, block_length) for one in kept), strict=True)
-    offsets = np.concatenate([[0], np.cumsum([len(one) for one in kept])])
-    ends = np.concatenate([part + offset for part, offset in zip(last, offsets[:-1], strict=True)])
+    flat = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
     return Steps(
         block_length=block_length,
-        start=np.concatenate([[0], np.cumsum(tables)]).astype(np.int64),
-        top_logprob=np.concatenate([one.top_logprob for one in kept]),
-        log_odds=np.concatenate([one.log_odds for one in kept]),
-        slot=np.concatenate([one.slot for one in kept]),
-        committed=np.concatenate(committed),
-        deepest=np.maximum(ends - np.arange(offsets[-1]) - 1, -1),
-        block=np.concatenate(block),
-        before_stop=np.concatenate(before_stop),
+        trajectories=count,
+        start=np.concatenate([[0], np.cumsum(flat["tables"])]).astype(np.int64),
+        top_logprob=flat["top_logprob"],
+        log_odds=flat["log_odds"],
+        slot=flat["slot"],
+        committed=flat["committed"],
+        deepest=np.maximum(flat["last"] - np.arange(offset) - 1, -1),
+        block=flat["block"],
+        before_stop=flat["before_stop"],
     )
 
 

@@ -67,8 +67,9 @@ def fit(
     """
     folder = Path(out)
     commit_rule = rule or CommitRule()
-    train_list, heldout_list = list(train), list(heldout)
-    train_steps, heldout_steps = lay_out(train_list), lay_out(heldout_list)
+    replayed: list[Trajectory] = []
+    train_steps = lay_out(train)
+    heldout_steps = lay_out(_keep_first(heldout, section.replay_trajectories, replayed))
     _check(train_steps, heldout_steps)
     model = OrderModelConfig(
         block_length=train_steps.block_length,
@@ -83,8 +84,8 @@ def fit(
         return done
     per_epoch = len(TrainBatches(train_steps, section, commit_rule))
     counts = {
-        "train_trajectories": len(train_list),
-        "heldout_trajectories": len(heldout_list),
+        "train_trajectories": train_steps.trajectories,
+        "heldout_trajectories": heldout_steps.trajectories,
         "train_steps": len(train_steps),
         "heldout_steps": len(heldout_steps),
     }
@@ -95,7 +96,6 @@ def fit(
         {**(facts or {}), "data": {**(facts or {}).get("data", {}), **counts}},
     )
     _standardise(module, TrainBatches(train_steps, section, commit_rule))
-    replayed = [one for one in heldout_list if len(one)][: section.replay_trajectories]
     record = FitRecord(folder, HeldoutReplay(replayed, commit_rule, temperature), section.max_steps)
     return _train(section, module, OrderDataModule(train_steps, heldout_steps, section, commit_rule), record, progress)
 
@@ -117,6 +117,14 @@ def _train(section: FitSection, module: OrderModule, data: OrderDataModule, reco
         done = {"checkpoint": best.name, "complete": record.complete, "best": record.best, "last": record.rows[-1]}
         write_json(record.out / DONE_FILE, done)
     return best
+
+
+def _keep_first(trajectories: Iterable[Trajectory], count: int, kept: list[Trajectory]) -> Iterator[Trajectory]:
+    """The same trajectories; the first `count` with a step are also appended to `kept`."""
+    for one in trajectories:
+        if len(one) and len(kept) < count:
+            kept.append(one)
+        yield one
 
 
 def _standardise(module: OrderModule, batches: TrainBatches) -> None:
