@@ -22,7 +22,7 @@ from spot_train.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Steps:
-    """N steps of `trajectories` trajectories laid end to end, over M table rows: table t is rows start[t]..start[t + 1].
+    """N steps of `trajectories` trajectories, end to end, over M table rows: table t is rows start[t]..start[t + 1].
 
     top_logprob f16 [M, 32], log_odds f32 [M], slot u8 [M]; committed int64 [N]: the slot step t fills (-1 where it
     fills several); deepest int64 [N]: largest d for which (t, d) is an example (-1: none); block int64 [N]: the block's
