@@ -156,14 +156,22 @@ def export(
     checkpoint: Annotated[Path, typer.Argument(help="Checkpoint that fit reported.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Drafter folder to write.", show_default=False)],
     data: Annotated[Path | None, typer.Option(help="Shards whose held-out half the model card measures.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Recipe whose decode.tau and decode.merged it keeps.")] = None,
     licence: Annotated[str, typer.Option(help="Licence that the model card states.")] = "apache-2.0",
+    set_: SetOption = None,
 ) -> None:
     """Write the drafter folder, read it back and compare every bit."""
+    if set_ and recipe is None:
+        raise SpotError("export takes --set only with --recipe; add --recipe")
+    values = None if recipe is None else _recipe(recipe, set_)
+    from spot_infer.drafters import DraftSettings
     from spot_train.export import export as run
     from spot_train.export import read_checkpoint
 
-    metrics = None if data is None else _scored(read_checkpoint(checkpoint), data, "heldout", (8, 20), None, None)
-    run(checkpoint, out, metrics=metrics, licence=licence)
+    draft = None if values is None else DraftSettings(tau=values.decode.tau, merged=values.decode.merged)
+    drafter = read_checkpoint(checkpoint, draft=draft)
+    metrics = None if data is None else _scored(drafter, data, "heldout", (8, 20), None, None)
+    run(checkpoint, out, metrics=metrics, draft=draft, licence=licence)
     typer.echo(f"drafter: {out}")
 
 
@@ -173,7 +181,9 @@ def compare(
     drafter: DrafterOption,
     pool: Annotated[str, typer.Option(help="JSONL with prompt, family and scorer.")] = "builtin:data/pools/eval.jsonl",
     prompts: Annotated[int | None, typer.Option(min=1, help="Rows decoded; default all.")] = None,
-    budget: BudgetOption = [8, 20],  # noqa: B006
+    budget: Annotated[
+        list[int] | None, typer.Option("--budget", min=1, help="Repeatable; default the recipe's decode.budget.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the rows to this JSONL file.")] = None,
     allow_code_execution: AllowCodeOption = False,
     set_: SetOption = None,
@@ -192,7 +202,7 @@ def compare(
     plan = Comparison(
         rows=read_pool(resolve_path(pool, Path.cwd()), prompts),
         settings=replace(decode_settings(values), pad=values.decode.pad, layout=values.decode.layout),
-        budgets=tuple(budget),
+        budgets=tuple(budget or [values.decode.budget]),
         seed=values.collect.seed,
         floor=values.decode.floor,
         allow_code_execution=allow_code_execution,

@@ -62,7 +62,9 @@ def test_from_recipe_to_drafter(recipe: Path, tmp_path: Path, capsys: pytest.Cap
     assert "8 of 8 shards sound, 24 trajectories" in capsys.readouterr().out
     assert run(["fit", str(recipe), "--data", shards, "--out", fit, "--devices", "1", "--set", "fit.max_steps=2"]) == 0
     checkpoint = capsys.readouterr().out.strip().splitlines()[-1].removeprefix("checkpoint: ")
-    assert run(["export", checkpoint, "--out", drafter, "--data", shards]) == 0
+    kept = ["--recipe", str(recipe), "--set", "decode.tau=1.5"]
+    assert run(["export", checkpoint, "--out", drafter, "--data", shards, *kept]) == 0
+    assert json.loads((tmp_path / "drafter" / "config.json").read_text())["draft"]["tau"] == 1.5
     assert "Held-out next-commit accuracy" in (tmp_path / "drafter" / "README.md").read_text()
     capsys.readouterr()
     scored = ["eval", "--drafter", drafter, "--data", shards, "--budget", "4", "--json"]
