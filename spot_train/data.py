@@ -82,7 +82,8 @@ class TrainBatches(Dataset[Batch]):
                 self.steps.deepest, section.d_max, section.depths_per_state, section.seed, epoch
             )
             self._epoch = epoch
-        states = self._batches[index][self.rank :: self.ranks]
+        batch = self._batches[index]
+        states = batch[self.rank :: self.ranks] if len(batch) >= self.ranks else batch
         return make_batch(self.steps, states, self._depths[states], section.features, self.rule)
 
 

@@ -126,6 +126,8 @@ class FitRecord(Callback):
         self.rows.append(row)
         if trainer.is_global_zero:
             write_rows(self.out / METRICS_FILE, self.rows)
+            for logger in trainer.loggers:
+                logger.log_metrics({name: float(value) for name, value in row.items()}, int(row["step"]))
         if best is None or row[MONITOR] < best[MONITOR]:
             trainer.save_checkpoint(self.out / file)
 

@@ -45,7 +45,9 @@ class OrderModule(lightning.LightningModule):
         return torch.log_softmax(scores.float(), dim=-1)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        return -self.log_q(batch).gather(1, batch.label[:, None]).mean()
+        loss = -self.log_q(batch).gather(1, batch.label[:, None]).mean()
+        self.log("train/loss", loss, batch_size=1)
+        return loss
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
         self.heldout.update(self.log_q(batch), batch.label, batch.depth)
@@ -67,7 +69,7 @@ class OrderModule(lightning.LightningModule):
             values[f"{name}/accuracy"] = baseline["accuracy"]
             values[f"{name}/top3"] = baseline["top3"]
             metric.reset()
-        self.log_dict(values, sync_dist=False, batch_size=1)
+        self.log_dict(values, sync_dist=False, batch_size=1, logger=False)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         section = self.section
