@@ -1,40 +1,107 @@
-"""Folders that appear whole or not at all: written beside their place, flushed to disk, then renamed."""
+"""Files and folders that appear whole or not at all: written beside their final name, synced, renamed.
+
+Knows nothing about what is written. `before_rename` runs between write and rename; tests put a delay there.
+"""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from spot_infer.errors import SpotError
+
+PARTIAL = ".partial"
+REPLACED = ".replaced"
+BeforeRename = Callable[[], None]
 
 
-def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary folder beside `path`, then rename it to `path`; what stood there is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial, replaced = _beside(path), _beside(path)
-    partial.mkdir()
-    try:
-        write(partial)
-        for file in partial.rglob("*"):
-            _flush(file)
-        _flush(partial)
-        if path.exists():
-            os.rename(path, replaced)
-        os.rename(partial, path)
-        _flush(path.parent)
-    finally:
-        for leftover in (partial, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
+def write_file(path: Path, data: bytes, before_rename: BeforeRename | None = None) -> None:
+    """Replace `path` by `data`. A full disk raises SpotError and leaves the old file."""
+    partial = path.with_name(path.name + PARTIAL)
+    with full_disk_named(path):
+        try:
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if before_rename is not None:
+                before_rename()
+            os.replace(partial, path)
+            sync_folder(path.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
 
 
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial-{uuid.uuid4().hex[:8]}")
+def write_json(path: Path, value: Any, before_rename: BeforeRename | None = None) -> None:
+    """Replace `path` by `value` as sorted, indented JSON."""
+    write_file(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode(), before_rename)
 
 
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+@contextmanager
+def new_folder(path: Path, before_rename: BeforeRename | None = None) -> Iterator[Path]:
+    """An empty folder to fill; it becomes `path` when the block ends and vanishes when the block raises.
+
+    A folder that stood at `path` is replaced, and removed once the new one is in place.
+    """
+    partial = path.with_name(path.name + PARTIAL)
+    shutil.rmtree(partial, ignore_errors=True)
+    with full_disk_named(path):
+        try:
+            partial.mkdir(parents=True)
+            yield partial
+            _sync_tree(partial)
+            if before_rename is not None:
+                before_rename()
+            replaced = path.with_name(path.name + REPLACED)
+            shutil.rmtree(replaced, ignore_errors=True)
+            if path.exists():
+                os.rename(path, replaced)
+            os.rename(partial, path)
+            sync_folder(path.parent)
+            shutil.rmtree(replaced, ignore_errors=True)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def remove_partials(folder: Path) -> None:
+    """Delete what a killed process left half-written in `folder`."""
+    for leftover in folder.glob(f"*{PARTIAL}"):
+        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Turn "no space left" and "quota exceeded" into one sentence; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise SpotError(
+            f"the disk is full while writing {path}; nothing finished is lost, free space and resume"
+        ) from (error)
+
+
+def _sync_tree(folder: Path) -> None:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with open(os.path.join(parent, name), "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(Path(parent))

@@ -19,7 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from spot_infer.atomic import replace_folder
+from spot_infer.atomic import new_folder
 from spot_infer.drafters.order import DraftSettings, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.features import FEATURE_VERSION
@@ -117,13 +117,11 @@ def save_drafter(drafter: PretrainedDrafter, folder: str | Path) -> None:
     golden["log_q"] = golden_scores(stored.eval(), golden)
     config = json.dumps(config_json(drafter), indent=2) + "\n"
 
-    def write(partial: Path) -> None:
+    with new_folder(place) as partial:
         (partial / CONFIG_FILE).write_text(config, encoding="utf-8")
         save_file(tensors, partial / MODEL_FILE, metadata={"format": "pt"})
         save_file(golden, partial / GOLDEN_FILE, metadata={"tolerance": str(GOLDEN_TOLERANCE)})
         (partial / CARD_FILE).write_text(drafter.info.card, encoding="utf-8")
-
-    replace_folder(place, write)
 
 
 def config_json(drafter: PretrainedDrafter) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def evaluate(
 
     measures = _scored(load_drafter(resolve_path(drafter, Path.cwd())), data, split, budget, states, replay)
     if output is not None:
-        from spot_train.atomic_files import write_json
+        from spot_infer.atomic import write_json
         from spot_train.provenance import provenance
 
         write_json(output, {**measures, "provenance": provenance()})

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from spot_infer.atomic import BeforeRename, full_disk_named, remove_partials
 from spot_infer.decode import decode
 from spot_infer.errors import SpotError
 from spot_infer.noise import NOISE_VERSION, request_seed
@@ -24,7 +25,6 @@ from spot_infer.requests import DecodeSettings, Request, Round
 from spot_infer.table import TOP_K
 from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
-from spot_train.atomic_files import BeforeRename, full_disk_named, remove_partials
 from spot_train.output_lock import Interrupted, PendingSignal, deferred_signals, output_lock
 from spot_train.prompts import Prompt, PromptReport, lease_hash, load_prompts
 from spot_train.provenance import append_provenance, library_versions, weights_hash

@@ -22,10 +22,10 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
+from spot_infer.atomic import write_json
 from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModelConfig
 from spot_infer.transition import CommitRule
-from spot_train.atomic_files import write_json
 from spot_train.data import OrderDataModule, TrainBatches
 from spot_train.examples import Steps, lay_out
 from spot_train.fit_record import (

@@ -20,10 +20,10 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch import Tensor
 
+from spot_infer.atomic import write_file
 from spot_infer.drafters import ChainDrafter, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule
-from spot_train.atomic_files import write_file
 from spot_train.module import OrderModule
 from spot_train.replay import mean_reduction, replay
 from spot_train.trajectory import Trajectory

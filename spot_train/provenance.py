@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spot_train.atomic_files import write_json
+from spot_infer.atomic import write_json
 
 if TYPE_CHECKING:
     import torch

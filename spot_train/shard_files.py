@@ -17,8 +17,8 @@ import numpy as np
 import zarr
 from zarr.codecs import ZstdCodec
 
+from spot_infer.atomic import BeforeRename, new_folder
 from spot_infer.errors import SpotError
-from spot_train.atomic_files import BeforeRename, new_folder
 from spot_train.trajectory import Trajectory
 
 FORMAT = "spot-shard"

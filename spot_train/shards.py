@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from spot_infer.atomic import BeforeRename, write_json
 from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule, Sampling
-from spot_train.atomic_files import BeforeRename, write_json
 from spot_train.shard_files import (
     REPAIR,
     Damaged,

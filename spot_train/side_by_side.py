@@ -17,13 +17,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from spot_infer.api import encode_prompt
+from spot_infer.atomic import write_file
 from spot_infer.drafters import ChainDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
-from spot_train.atomic_files import write_file
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.provenance import provenance
 from spot_train.tasks.tiny import score
