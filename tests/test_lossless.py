@@ -18,7 +18,7 @@ def check_against_slow_decoder(case: Case) -> None:
         assert outcome.decoded == slow_decode(case.target, case.full_logits, request, case.settings)
 
 
-@settings(max_examples=90)
+@settings(max_examples=70)
 @given(cases(fake_targets()))
 def test_drafted_equals_draft_free_on_the_fake_target(case: Case) -> None:
     check(case)
