@@ -18,6 +18,7 @@ from random import Random
 import make_pools
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 BLOCK = 32
 COPIES = 2
@@ -53,7 +54,7 @@ class Batch:
 class Encoder:
     """Turns problems into `Encoded` rows with a tokenizer and its special ids."""
 
-    def __init__(self, tokenizer, mask_id: int, stop_id: int, filler_id: int, filler_weight: float):
+    def __init__(self, tokenizer: Tokenizer, mask_id: int, stop_id: int, filler_id: int, filler_weight: float):
         self.tokenizer, self.mask_id = tokenizer, mask_id
         self.stop_id, self.filler_id, self.filler_weight = stop_id, filler_id, filler_weight
 

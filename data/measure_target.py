@@ -59,6 +59,7 @@ def measure(target: Target, rows: list[dict], config: GenerationConfig) -> tuple
     nfe, texts = [], []
     for row, request, trace in zip(rows, requests, traces, strict=True):
         result = trace[-1].result
+        assert result is not None
         right = score(row, result.text, allow_code_execution=True)
         nfe.append(result.stats.nfe)
         texts.append(result.text)

@@ -42,7 +42,7 @@ class Muon(torch.optim.Optimizer):
         self._pool = pool
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """One update of every matrix; a thread takes a few equal shapes at a time."""
         for group in self.param_groups:
             shapes: dict[torch.Size, list[torch.nn.Parameter]] = {}
@@ -61,6 +61,7 @@ class Muon(torch.optim.Optimizer):
             state = self.state[param]
             if not state:
                 state["momentum"] = torch.zeros_like(param)
+            assert param.grad is not None
             state["momentum"].lerp_(param.grad, 1 - beta)
             directions.append(param.grad.lerp(state["momentum"], beta))
         rows, columns = params[0].shape

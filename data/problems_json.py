@@ -2,6 +2,7 @@
 
 import json
 from random import Random
+from typing import Any
 
 from problems import NAMES, Phrases, Problem
 
@@ -101,7 +102,7 @@ def _problem(task: str, wording: str, content: str, prompt: str, answer: str) ->
     return Problem("json", f"json_{task}", wording, content, prompt, answer, scorer)
 
 
-def _records(rng: Random, field: str, largest: int = 9) -> list[dict[str, object]]:
+def _records(rng: Random, field: str, largest: int = 9) -> list[dict[str, Any]]:
     values = rng.sample(range(1, largest + 1), 3)
     return [{"name": n, field: v} for n, v in zip(rng.sample(NAMES, 3), values, strict=True)]
 
@@ -122,7 +123,7 @@ def build(rng: Random, wording: str) -> Problem:
 def update(rng: Random, wording: str) -> Problem:
     """One numeric field grows; the sum is worked out first."""
     field, (extra, text) = rng.choice(_FIELDS), _detail(rng)
-    record = {"name": rng.choice(NAMES), field: rng.randint(1, 20), extra: text}
+    record: dict[str, Any] = {"name": rng.choice(NAMES), field: rng.randint(1, 20), extra: text}
     amount = rng.randint(1, 5)
     after = {**record, field: record[field] + amount}
     prompt = _UPDATE.pick(rng, wording, r=json.dumps(record), f=field, k=amount)

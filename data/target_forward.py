@@ -4,6 +4,8 @@ The last layer runs only where a prediction is read, and the vocabulary projecti
 slots. `tests/test_pools.py` compares it with `Qwen3ForCausalLM`.
 """
 
+from typing import Any
+
 import torch
 from block_batches import Batch
 from torch.nn import functional
@@ -24,7 +26,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return x * cos + torch.cat([-right, left], -1) * sin
 
 
-def _heads(x: torch.Tensor, norm: torch.nn.Module | None, dim: int, eps: float) -> torch.Tensor:
+def _heads(x: torch.Tensor, norm: Any, dim: int, eps: float) -> torch.Tensor:
     x = x.unflatten(-1, (-1, dim))
     if norm is not None:
         x = functional.rms_norm(x, (dim,), norm.weight, eps)
@@ -33,7 +35,8 @@ def _heads(x: torch.Tensor, norm: torch.nn.Module | None, dim: int, eps: float) 
 
 def masked_logits(model: Qwen3ForCausalLM, batch: Batch) -> torch.Tensor:
     """Logits [M, V] at the masked slots of the noisy copies."""
-    config, trunk = model.config, model.model
+    config: Any = model.config
+    trunk = model.model
     dim, eps = config.head_dim, config.rms_norm_eps
     cos, sin = rope_table(batch.positions, dim, config.rope_parameters["rope_theta"])
     attend = torch.zeros(batch.attend.shape).masked_fill(~batch.attend, float("-inf"))[None, None]

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from block_batches import Batch, Encoder, step_batches
@@ -118,7 +119,7 @@ def train_step(run: Run, batches: list[Batch], factor: float, pool: ThreadPoolEx
     does not depend on the threads and a busy core delays one batch, not every operation.
     """
     total = sum(float(batch.weights.sum()) for batch in batches)
-    parameters = list(run.model.parameters())
+    parameters: list[torch.Tensor] = list(run.model.parameters())
     grads, counts = zip(*pool.map(lambda batch: gradients(run.model, batch), batches), strict=True)
     summed = list(grads[0])
     for other in grads[1:]:
@@ -133,7 +134,7 @@ def train_step(run: Run, batches: list[Batch], factor: float, pool: ThreadPoolEx
         optimizer.step()
     decay = min(EMA_DECAY, (1 + run.step) / (20 + run.step))
     with torch.no_grad():
-        torch._foreach_lerp_(list(run.average.parameters()), parameters, 1 - decay)
+        torch._foreach_lerp_([*run.average.parameters()], parameters, 1 - decay)
     run.step += 1
     loss, correct, counted = (sum(values) for values in zip(*counts, strict=True))
     return loss / total, correct / max(counted, 1.0)
@@ -198,7 +199,7 @@ def main() -> None:
     run = new_run(args.out, args.seed, args.matrix_lr, args.other_lr, pool)
     if args.state.exists():
         load_state(run, args.state)
-    config = run.model.config
+    config: Any = run.model.config
     tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
     encoder = Encoder(
         tokenizer,
