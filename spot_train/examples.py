@@ -68,12 +68,18 @@ def lay_out(trajectories: Iterable[Trajectory]) -> Steps:
             )
         block_length, count = length, count + 1
         committed, last, block, before_stop = _steps(one, block_length)
-        arrays = (np.diff(one.step_start), one.top_logprob, one.log_odds, one.slot)
-        for name, array in zip(("tables", "top_logprob", "log_odds", "slot"), arrays, strict=True):
+        kept: dict[str, NDArray[Any]] = {
+            "tables": np.diff(one.step_start),
+            "top_logprob": one.top_logprob,
+            "log_odds": one.log_odds,
+            "slot": one.slot,
+            "committed": committed,
+            "last": last + offset,
+            "block": block,
+            "before_stop": before_stop,
+        }
+        for name, array in kept.items():
             parts[name].append(array)
-        for name, array in zip(("committed", "last", "block"), (committed, last + offset, block), strict=True):
-            parts[name].append(array)
-        parts["before_stop"].append(before_stop)
         offset += len(one)
     if not count:
         raise SpotError("there is no recorded step to learn from; collect more prompts")
