@@ -1,6 +1,6 @@
 """Trains the tokenizer of the tiny target on the train pool and writes its folder's small files.
 
-    python data/make_tokenizer.py --out data/tiny-sdar
+    python data/make_tokenizer.py --out my-target
 
 Writes tokenizer.json, tokenizer_config.json with the chat template, config.json with the field
 names of the official SDAR checkpoints, and generation_config.json. No weights.
@@ -87,7 +87,7 @@ def main() -> None:
     here = Path(__file__).parent
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--pool", type=Path, default=here / "pools" / "train.jsonl")
-    parser.add_argument("--out", type=Path, default=here / "tiny-sdar")
+    parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     rows = [json.loads(line) for line in args.pool.read_text(encoding="utf-8").splitlines()]
     tokenizer = train_tokenizer([f"user\n{row['prompt']}\nassistant\n{row['answer']}" for row in rows])

@@ -1,6 +1,6 @@
 """Trains the tiny target with the block-diffusion objective and exports it.
 
-    python data/train_target.py --out data/tiny-sdar --hours 2
+    python data/train_target.py --out my-target --hours 2
 
 The loss is cross-entropy at masked answer tokens only. The learning rate follows the share of the
 budget that is spent, which is `--hours` of training time or, for a run that repeats bit for bit,
@@ -180,7 +180,7 @@ def train(run: Run, encoder: Encoder, pool: ThreadPoolExecutor, args: argparse.N
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "tiny-sdar")
+    parser.add_argument("--out", type=Path, required=True, help="folder with config and tokenizer")
     parser.add_argument("--state", type=Path, default=Path("tiny-sdar-training.pt"))
     parser.add_argument("--hours", type=float, default=2.0, help="training time, all starts together")
     parser.add_argument("--steps", type=int, default=0, help="budget in steps instead of hours")
