@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from spot_infer.atomic import new_folder
 from spot_infer.drafters.order import DraftSettings, OrderDrafter
 from spot_infer.errors import SpotError
+from spot_infer.packaged import local_path
 from spot_infer.features import FEATURE_VERSION
 from spot_infer.golden import GOLDEN_TOLERANCE, check_golden, golden_input, golden_scores
 from spot_infer.order_model import OrderModel, OrderModelConfig
@@ -219,7 +220,7 @@ def check_tensors(path: Path, expected: dict[str, tuple[tuple[int, ...], str]]) 
 
 
 def _folder(path_or_id: str, **hub: Any) -> Path:
-    path = Path(path_or_id).expanduser()
+    path = local_path(path_or_id)
     if path.is_dir():
         return path
     if path.exists():

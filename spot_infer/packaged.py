@@ -6,7 +6,14 @@ from pathlib import Path
 
 from spot_infer.errors import SpotError
 
+BUILTIN = "builtin:"
 _PACKAGE = Path(__file__).resolve().parent
+
+
+def local_path(path_or_id: str | Path) -> Path:
+    """The path that a folder or `builtin:` name stands for; a hub id comes back as it is."""
+    text = str(path_or_id)
+    return packaged(text.removeprefix(BUILTIN)) if text.startswith(BUILTIN) else Path(text).expanduser()
 
 
 def packaged(name: str) -> Path:

@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
-from spot_infer.packaged import packaged
+from spot_infer.packaged import BUILTIN, packaged
 from spot_infer.packing import Layout
 from spot_infer.transition import CommitRule, Ranking, Sampling
 
-BUILTIN = "builtin:"
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]

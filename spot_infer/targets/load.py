@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from transformers.utils import logging as hf_logging
 
 from spot_infer.errors import SpotError
+from spot_infer.packaged import local_path
 from spot_infer.targets.protocol import Target, TargetSpec
 from spot_infer.targets.qwen3 import BlockCausalTarget
 
@@ -37,7 +38,7 @@ def load_target(
     stop_ids: Iterable[int] | None = None,
     device_map: str | dict[str, Any] | None = None,
 ) -> Target:
-    """Load a target from a local folder or a hub id.
+    """Load a target from a local folder, a hub id or a packaged `builtin:data/tiny-sdar`.
 
     dtype: `auto` is the checkpoint's own on a GPU and float32 on a CPU. block_length, mask_id and stop_ids default to
     what the checkpoint's files say. Raises SpotError naming the file and field that is missing or wrong.
@@ -162,7 +163,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _folder(path_or_id: str | Path, revision: str | None) -> Path:
-    path = Path(path_or_id).expanduser()
+    path = local_path(path_or_id)
     if path.is_dir():
         return path
     if path.is_absolute() or str(path_or_id).startswith((".", "~")) or str(path_or_id).count("/") != 1:
