@@ -22,10 +22,10 @@ from safetensors.torch import load_file, save_file
 from spot_infer.atomic import new_folder
 from spot_infer.drafters.order import DraftSettings, OrderDrafter
 from spot_infer.errors import SpotError
-from spot_infer.packaged import local_path
 from spot_infer.features import FEATURE_VERSION
 from spot_infer.golden import GOLDEN_TOLERANCE, check_golden, golden_input, golden_scores
 from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.packaged import local_path
 
 FORMAT = "spot-drafter"
 FORMAT_VERSION = 1
