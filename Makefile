@@ -11,10 +11,10 @@ quickstart: $(VENV)/.train
 	$(BIN)/spot-train quickstart --out $(OUT)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2
 
 slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -n 2 -m slow
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
