@@ -258,7 +258,7 @@ def schema() -> None:
 @app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="Folder for everything the quickstart makes.")] = Path("runs/quickstart"),
-    prompts: Annotated[int, typer.Option(min=1, help="Evaluation prompts decoded.")] = 40,
+    prompts: Annotated[int, typer.Option(min=1, help="Evaluation prompts decoded.")] = 32,
     allow_code_execution: AllowCodeOption = False,
     set_: SetOption = None,
 ) -> None:

@@ -5,10 +5,12 @@ Resumes whatever an interrupted run left in its folder. Prints one table and wri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from spot_infer.graph import Drafter
@@ -26,7 +28,7 @@ from spot_train.side_by_side import Comparison, print_rows, read_pool, side_by_s
 
 RECIPE = "builtin:recipes/tiny.yaml"
 EVALUATION_POOL = "data/pools/eval.jsonl"
-PROMPTS = 40
+PROMPTS = 32
 
 
 def main(
@@ -37,7 +39,24 @@ def main(
     overrides: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Run everything in `out` and return the table's rows. Raises SpotError where a step can't go on."""
-    folder = Path(out)
+    with _one_thread():
+        return _run(Path(out), prompts, allow_code_execution, overrides)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The tiny target's operations are too small to share: a second thread gains little and waits for a busy core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _run(
+    folder: Path, prompts: int, allow_code_execution: bool, overrides: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
     console = Console()
     recipe = load_recipe(RECIPE, overrides)
     console.rule("1 collect")
