@@ -29,9 +29,8 @@ from spot_train.provenance import provenance
 from spot_train.tasks.tiny import score
 
 COST_LINE = (
-    "On a CPU a drafted state costs about what it saves: a forward over 1 + D block copies takes nearly 1 + D times as "
-    "long, so forwards fall and wall clock hardly does. On a GPU the copies are nearly free until its arithmetic is "
-    "full."
+    "On a CPU a forward over 1 + D block copies takes nearly 1 + D times as long, which is more than the drafts save: "
+    "forwards fall, wall clock does not. On a GPU the copies are nearly free until its arithmetic is full."
 )
 
 
@@ -124,7 +123,7 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]], allow_code_exec
 
 def render(rows: Sequence[dict[str, Any]]) -> Table:
     """The comparison as a terminal table."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("method", "D", "NFE", "reduction", "accepted", "throughput", "accuracy", "identical"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for row in rows:
