@@ -103,13 +103,21 @@ class _Search:
         order: dict[Key, int] = {}
 
         def spread(source: Key, amount: float) -> None:
-            for child, _, weight in self.edges.get(source, ()):
-                mass[child] = mass.get(child, 0.0) + amount * weight
-                if child in kept:
-                    kept[child] = mass[child]
-                    spread(child, amount * weight)
-                else:
-                    heapq.heappush(heap, (-mass[child], order.setdefault(child, len(order)), child))
+            """Push a new state's mass down its edges, level by level, through the states that are kept already."""
+            level = {source: amount}
+            while level:
+                below: dict[Key, float] = {}
+                for parent, added in level.items():
+                    for child, _, weight in self.edges.get(parent, ()):
+                        below[child] = below.get(child, 0.0) + added * weight
+                level = {}
+                for child, added in below.items():
+                    mass[child] = mass.get(child, 0.0) + added
+                    if child in kept:
+                        kept[child] = mass[child]
+                        level[child] = added
+                    else:
+                        heapq.heappush(heap, (-mass[child], order.setdefault(child, len(order)), child))
 
         spread(self.root, 1.0)
         while heap and len(kept) < self.context.budget:

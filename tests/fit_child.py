@@ -1,4 +1,4 @@
-"""A small training run in a process of its own, for tests that kill it. Arguments: output folder, delay of renames."""
+"""A small training run in a process of its own, to be killed. Arguments: output folder, rename delay (s), epochs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ from spot_train.fit import fit
 from spot_train.recipe import FitSection
 
 
-def train(out: Path) -> Path:
-    """Three epochs with a checkpoint every third step."""
+def train(out: Path, epochs: int) -> Path:
+    """So many epochs, with a checkpoint every third step."""
     fit_record.SAVE_EVERY_STEPS = 3
-    section = FitSection(epochs=3, batch_size=16, d_max=3, replay_trajectories=1, learning_rate=1e-3)
+    section = FitSection(
+        epochs=epochs, batch_size=16, d_max=3, replay_trajectories=1, learning_rate=1e-3, patience_epochs=None
+    )
     return fit(section, fake_trajectories(count=4, seed=1), fake_trajectories(count=2, seed=2), out)
 
 
 def main() -> None:
-    out, delay_s = Path(sys.argv[1]), float(sys.argv[2])
+    out, delay_s, epochs = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     rename = os.replace
 
@@ -37,7 +39,7 @@ def main() -> None:
     os.replace = late
     out.mkdir(parents=True, exist_ok=True)
     (out.parent / "started").touch()
-    train(out)
+    train(out, epochs)
 
 
 if __name__ == "__main__":

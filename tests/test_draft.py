@@ -195,3 +195,15 @@ def test_an_empty_budget_or_a_single_masked_slot_drafts_nothing():
         score = PrefixScore([one], 0)
         (graph,) = search([one], score, [options(one, 0)])
         assert len(graph) == 0 and score.calls == 0 and isinstance(graph, DraftGraph)
+
+
+def test_a_large_merged_graph_costs_its_states_not_their_orders():
+    """12 slots at equal odds reach a state of depth d by d! orders; 300 states are kept in no time."""
+    one = context(12, 300, length=16)
+    score = PrefixScore([one], 0)
+    score.law = lambda index, slots: np.where(  # type: ignore[method-assign]
+        np.isin(np.arange(13), [slot for slot in range(12) if slot not in slots]), 1 / (12 - len(slots)), 0.0
+    )
+    (graph,) = search([one], score, [[[(1, 1.0)]] * 13])
+    assert len(graph) == 300
+    assert np.isclose(sum(mass for key, mass in zip(graph.keys, graph.masses, strict=True) if len(key) == 1), 1.0)

@@ -15,16 +15,17 @@ from fit_child import train
 DELAY_S = 0.2
 
 
-def run_and_kill(out: Path, between_write_and_rename: bool, generator: random.Random) -> bool:
+def run_and_kill(out: Path, epochs: int, between_write_and_rename: bool, generator: random.Random) -> bool:
     """Start or resume the run and kill it; returns whether it was killed before it ended."""
     started = out.parent / "started"
     started.unlink(missing_ok=True)
-    child = subprocess.Popen([sys.executable, str(Path(__file__).with_name("fit_child.py")), str(out), str(DELAY_S)])
+    script = str(Path(__file__).with_name("fit_child.py"))
+    child = subprocess.Popen([sys.executable, script, str(out), str(DELAY_S), str(epochs)])
     try:
         while not started.exists() and child.poll() is None:
             time.sleep(0.01)
         renames_left = generator.randint(1, 3)
-        deadline = time.monotonic() + generator.uniform(0.5, 4.0)
+        deadline = time.monotonic() + generator.uniform(0.2, 2.0)
         seen = False
         while child.poll() is None:
             partial = out.exists() and any(out.glob("*.partial"))
@@ -40,16 +41,17 @@ def run_and_kill(out: Path, between_write_and_rename: bool, generator: random.Ra
 
 
 def check_kills(tmp_path: Path, kills: int) -> None:
-    whole = train(tmp_path / "whole")
+    epochs = 3 * kills
+    whole = train(tmp_path / "whole", epochs)
     generator = random.Random(0)
     out = tmp_path / "killed" / "run"
     killed = 0
-    for attempt in range(3 * kills):
-        if killed == kills or not run_and_kill(out, attempt % 2 == 0, generator):
+    for attempt in range(kills):
+        if not run_and_kill(out, epochs, attempt % 2 == 0, generator):
             break
         killed += 1
-    assert killed >= kills // 2, "the run ended before it was killed often enough"
-    resumed = train(out)
+    assert killed == kills, "the run ended before it was killed often enough"
+    resumed = train(out, epochs)
     left, right = (torch.load(path, weights_only=True)["state_dict"] for path in (resumed, whole))
     assert all(torch.equal(left[name], right[name]) for name in right)
     for name in ("metrics.csv", "fit.json", "run.json"):
