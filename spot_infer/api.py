@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import get_args
 
 from spot_infer.decode import decode
@@ -147,12 +148,14 @@ def stream(
 
 def encode_prompt(target: Target, prompt: Prompt, raw: bool = False) -> tuple[int, ...]:
     """Token ids of one prompt. Raises SpotError where it is empty or needs a tokenizer or template that is missing."""
-    if not isinstance(prompt, str) and all(isinstance(item, int) for item in prompt):
-        return tuple(item for item in prompt if isinstance(item, int))
+    if not isinstance(prompt, str) and all(isinstance(item, Integral) for item in prompt):
+        return tuple(int(item) for item in prompt if isinstance(item, Integral))
     if target.tokenizer is None:
         raise SpotError(f"target {target.spec.name} has no tokenizer; pass prompts as token ids")
     if isinstance(prompt, str) and not prompt.strip():
         raise SpotError("a prompt is empty; give it some text")
+    if isinstance(prompt, str) and any("\ud800" <= character <= "\udfff" for character in prompt):
+        raise SpotError("a prompt is not valid Unicode text (it holds half of a surrogate pair); encode it as UTF-8")
     if raw:
         if not isinstance(prompt, str):
             raise SpotError("raw takes prompts as strings or token ids, not messages; leave raw off")
@@ -167,11 +170,13 @@ def encode_prompt(target: Target, prompt: Prompt, raw: bool = False) -> tuple[in
 def _message(item: object) -> dict[str, str]:
     if not isinstance(item, Mapping) or not {"role", "content"} <= set(item):
         raise SpotError(f"a message is {item!r}; use a mapping with role and content")
+    if not isinstance(item["role"], str) or not isinstance(item["content"], str):
+        raise SpotError(f"a message is {item!r}; its role and content must be text")
     return {str(key): value for key, value in item.items()}
 
 
 def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int | Mapping)):
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Integral | Mapping)):
         return [prompts]  # type: ignore[list-item]
     return prompts  # type: ignore[return-value]
 

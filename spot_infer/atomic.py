@@ -88,9 +88,11 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def full_disk_named(path: Path) -> Iterator[None]:
-    """Turn "no space left" and "quota exceeded" into one sentence; other errors pass."""
+    """Turn "no space left", "quota exceeded" and a place that can't be written into one sentence; others pass."""
     try:
         yield
+    except (IsADirectoryError, NotADirectoryError, FileNotFoundError, PermissionError) as error:
+        raise SpotError(f"{path} can't be written ({error.strerror}); choose another place") from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

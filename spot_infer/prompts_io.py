@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from spot_infer.errors import SpotError
 _KINDS = ("prompt", "messages", "tokens")
 Key = tuple[str | int, int]
 """A result row's name: the prompt's id (its `id`, else its line index from 0) and the sample's number."""
+
+_ROW_START = b'{"id": '
 
 
 @dataclass(frozen=True)
@@ -127,11 +130,18 @@ class ResultsFile:
         os.close(self._descriptor)
 
     def _resume(self) -> None:
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            raise SpotError(f"{self.path} is not a regular file; pass another --output")
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
         for number, line in enumerate(content[:whole].splitlines(), 1):
             self.done.add(self._key(number, line))
-        if whole < len(content):
+        torn = content[whole:]
+        if torn and not (torn.startswith(_ROW_START) or _ROW_START.startswith(torn)):
+            raise SpotError(
+                f"{self.path} ends in a line that is not a result row of this program; pass another --output"
+            )
+        if torn:
             os.ftruncate(self._descriptor, whole)
 
     def _key(self, number: int, line: bytes) -> Key:

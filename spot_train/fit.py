@@ -21,6 +21,7 @@ import lightning
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, RichProgressBar
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from spot_infer.atomic import write_json
 from spot_infer.errors import SpotError
@@ -138,6 +139,16 @@ def _trainer(section: FitSection, record: FitRecord, progress: bool) -> lightnin
     callbacks: list[Callback] = [RichProgressBar()] if progress else []
     if section.patience_epochs is not None:
         callbacks.append(EarlyStopping(MONITOR, patience=section.patience_epochs, check_on_train_epoch_end=False))
+    try:
+        return _lightning(section, record, callbacks, progress)
+    except (ValueError, TypeError, MisconfigurationException) as error:
+        raise SpotError(
+            f"fit.devices {section.devices!r}, fit.precision {section.precision!r} and fit.strategy "
+            f"{section.strategy!r} don't make a Lightning trainer ({str(error).splitlines()[0]}); change one of them"
+        ) from error
+
+
+def _lightning(section: FitSection, record: FitRecord, callbacks: list[Callback], progress: bool) -> lightning.Trainer:
     return lightning.Trainer(
         max_epochs=section.epochs,
         max_steps=-1 if section.max_steps is None else section.max_steps,
@@ -161,8 +172,9 @@ def _claim(folder: Path, section: FitSection, identity: dict[str, Any]) -> None:
     fields = {name: value for name, value in section.model_dump().items() if name not in _MAY_CHANGE}
     identity = json.loads(json.dumps({"fit": fields, **identity}))
     file = folder / RUN_FILE
-    if not file.exists():
-        if any((folder / name).exists() for name in (LAST_FILE, BEST_FILE, METRICS_FILE)):
+    trained = any((folder / name).exists() for name in (LAST_FILE, BEST_FILE, METRICS_FILE))
+    if not file.exists() or not trained:
+        if trained:
             raise SpotError(f"{folder} holds checkpoints but no {RUN_FILE}; choose another output folder")
         folder.mkdir(parents=True, exist_ok=True)
         write_json(file, identity)

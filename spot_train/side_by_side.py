@@ -49,8 +49,15 @@ class Comparison:
 def read_pool(path: str | Path, prompts: int | None = None) -> list[dict[str, Any]]:
     """The first `prompts` rows of a pool (JSONL with prompt, family and scorer), the families in turn."""
     by_family: dict[str, list[dict[str, Any]]] = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
-        row = json.loads(line)
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpotError(f"pool {path} can't be read ({error}); give a JSONL file with scorers") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            row = dict(json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise SpotError(f"{path} line {number} is not a JSON object; give a pool with scorers") from error
         if missing := {"prompt", "family", "scorer"} - set(row):
             raise SpotError(f"{path} line {number} has no {', '.join(sorted(missing))}; give a pool with scorers")
         by_family.setdefault(row["family"], []).append(row)

@@ -52,7 +52,7 @@ def load_target(
         raise SpotError(
             f"{folder / 'config.json'}: model_type is {family!r}; known families: {', '.join(sorted(_FAMILIES))}"
         )
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = _device(device)
     model = _FAMILIES[family](folder, config, _dtype(dtype, config, place), device_map)
     if device_map is None:
         model = model.to(place)
@@ -188,6 +188,17 @@ def _json(path: Path) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         raise SpotError(f"{path} holds a {type(content).__name__}, not an object; fetch it again")
     return content
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    try:
+        place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros(1, device=place).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise SpotError(
+            f"device is {str(device)!r}, which this machine or build of torch can't use; use cpu"
+        ) from error
+    return place
 
 
 def _dtype(name: str, config: dict[str, Any], device: torch.device) -> torch.dtype:
