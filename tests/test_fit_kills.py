@@ -41,7 +41,7 @@ def run_and_kill(out: Path, epochs: int, between_write_and_rename: bool, generat
 
 
 def check_kills(tmp_path: Path, kills: int) -> None:
-    epochs = 3 * kills
+    epochs = 2 * kills
     whole = train(tmp_path / "whole", epochs)
     generator = random.Random(0)
     out = tmp_path / "killed" / "run"
