@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spot_infer.command import run_command
 from spot_infer.errors import SpotError
 
 if TYPE_CHECKING:
@@ -124,18 +125,11 @@ def env(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = F
 
 def run(arguments: Sequence[str]) -> int:
     """One command; returns its exit code: 0, 2 for an error the user can fix, 130 after an interrupt."""
-    command = typer.main.get_command(app)
     try:
-        command.main(list(arguments), prog_name="spot-infer")
-    except SystemExit as finished:
-        return finished.code if isinstance(finished.code, int) else int(finished.code is not None)
-    except SpotError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return run_command(app, "spot-infer", arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    return 0
 
 
 def main() -> None:

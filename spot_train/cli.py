@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from spot_infer.command import run_command
 from spot_infer.errors import SpotError
 from spot_train.output_lock import Interrupted
 
@@ -271,18 +272,11 @@ def quickstart(
 
 def run(arguments: Sequence[str]) -> int:
     """One command; returns its exit code: 0, 2 for an error the user can fix, 128 + n after signal n."""
-    command = typer.main.get_command(app)
     try:
-        command.main(list(arguments), prog_name="spot-train")
-    except SystemExit as finished:
-        return finished.code if isinstance(finished.code, int) else int(finished.code is not None)
-    except SpotError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return run_command(app, "spot-train", arguments)
     except Interrupted as stopped:
         print(stopped, file=sys.stderr)
         return stopped.code
-    return 0
 
 
 def main() -> None:
