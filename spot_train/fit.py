@@ -11,7 +11,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from pickle import UnpicklingError
@@ -40,6 +40,7 @@ from spot_train.fit_record import (
     HeldoutReplay,
 )
 from spot_train.module import OrderModule
+from spot_train.output_lock import deferred_signals
 from spot_train.recipe import FitSection
 from spot_train.trajectory import Trajectory
 
@@ -64,7 +65,8 @@ def fit(
 
     An `out` that holds an unfinished run of the same settings and data is resumed, a finished one is returned at once,
     and one of other settings is refused. `rule` and `temperature` are those of the trajectories; `facts` (JSON values:
-    what the drafter is trained for and on) travel in the checkpoint to `export`. Raises SpotError for unusable data.
+    what the drafter is trained for and on) travel in the checkpoint to `export`. Raises SpotError for unusable data,
+    Interrupted on SIGINT or SIGTERM, with the step in hand saved.
     """
     folder = Path(out)
     commit_rule = rule or CommitRule()
@@ -109,7 +111,8 @@ def _train(section: FitSection, module: OrderModule, data: OrderDataModule, reco
     with _quiet():
         trainer = _trainer(section, record, progress)
         if not record.complete:
-            trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
+            with deferred_signals() if trainer.world_size == 1 else nullcontext() as record.pending:
+                trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
             if not record.rows or record.rows[-1]["step"] != trainer.global_step:
                 trainer.validate(module, data, verbose=False)
                 record.add_row(trainer, module, STOPPED_FILE)
@@ -172,13 +175,12 @@ def _claim(folder: Path, section: FitSection, identity: dict[str, Any]) -> None:
     fields = {name: value for name, value in section.model_dump().items() if name not in _MAY_CHANGE}
     identity = json.loads(json.dumps({"fit": fields, **identity}))
     file = folder / RUN_FILE
-    trained = any((folder / name).exists() for name in (LAST_FILE, BEST_FILE, METRICS_FILE))
-    if not file.exists() or not trained:
-        if trained:
-            raise SpotError(f"{folder} holds checkpoints but no {RUN_FILE}; choose another output folder")
+    if not any((folder / name).exists() for name in (LAST_FILE, BEST_FILE, METRICS_FILE)):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(file, identity)
         return
+    if not file.exists():
+        raise SpotError(f"{folder} holds checkpoints but no {RUN_FILE}; choose another output folder")
     known = _read_json(file)
     for part, values in identity.items():
         for name, value in values.items():

@@ -25,6 +25,7 @@ from spot_infer.drafters import ChainDrafter, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule
 from spot_train.module import OrderModule
+from spot_train.output_lock import Interrupted, PendingSignal
 from spot_train.replay import mean_reduction, replay
 from spot_train.trajectory import Trajectory
 
@@ -80,6 +81,7 @@ class FitRecord(Callback):
         self.loss_sum = 0.0
         self.loss_count = 0
         self.complete = False
+        self.pending: PendingSignal | None = None
 
     @property
     def best(self) -> Row | None:
@@ -100,9 +102,14 @@ class FitRecord(Callback):
         self.loss_count += 1
         if not math.isfinite(self.loss_sum):
             raise SpotError(f"the loss is not a number at step {trainer.global_step}; lower fit.learning_rate")
-        inside = batch_idx + 1 < int(trainer.num_training_batches)
-        if inside and (trainer.global_step % SAVE_EVERY_STEPS == 0 or trainer.global_step == self.max_steps):
+        if batch_idx + 1 == int(trainer.num_training_batches):
+            return
+        number = None if self.pending is None else self.pending.number
+        due = trainer.global_step % SAVE_EVERY_STEPS == 0 or trainer.global_step == self.max_steps
+        if due or number is not None:
             trainer.save_checkpoint(self.out / LAST_FILE)
+        if number is not None:
+            raise Interrupted(number, f"interrupted: step {trainer.global_step} is in {self.out}; run again to resume")
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.current.ready < int(trainer.num_training_batches):

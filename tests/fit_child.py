@@ -18,13 +18,13 @@ from spot_train.fit import fit
 from spot_train.recipe import FitSection
 
 
-def train(out: Path, epochs: int) -> Path:
+def train(out: Path, epochs: int, progress: bool = False) -> Path:
     """So many epochs, with a checkpoint every third step."""
     fit_record.SAVE_EVERY_STEPS = 3
     section = FitSection(
         epochs=epochs, batch_size=16, d_max=3, replay_trajectories=1, learning_rate=1e-3, patience_epochs=None
     )
-    return fit(section, fake_trajectories(count=4, seed=1), fake_trajectories(count=2, seed=2), out)
+    return fit(section, fake_trajectories(count=4, seed=1), fake_trajectories(count=2, seed=2), out, progress=progress)
 
 
 def main() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from fit_child import train
+from lightning.pytorch.callbacks import Callback
+
+from spot_train import fit as fit_module
+from spot_train.output_lock import Interrupted
 
 DELAY_S = 0.2
 
@@ -56,6 +63,27 @@ def check_kills(tmp_path: Path, kills: int) -> None:
     assert all(torch.equal(left[name], right[name]) for name in right)
     for name in ("metrics.csv", "fit.json", "run.json"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_step_in_hand(tmp_path: Path, number: signal.Signals) -> None:
+    whole = train(tmp_path / "whole", epochs=3)
+    out = tmp_path / "run"
+
+    class Strike(Callback):
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step == 4:
+                os.kill(os.getpid(), number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit_module, "RichProgressBar", Strike)
+        with pytest.raises(Interrupted, match="run again to resume") as stopped:
+            train(out, epochs=3, progress=True)
+    assert stopped.value.code == 128 + number
+    assert torch.load(out / "last.ckpt", weights_only=True)["global_step"] == 5
+    resumed = train(out, epochs=3)
+    left, right = (torch.load(path, weights_only=True)["state_dict"] for path in (resumed, whole))
+    assert all(torch.equal(left[name], right[name]) for name in right)
 
 
 def test_three_kills_leave_no_trace(tmp_path: Path) -> None:
