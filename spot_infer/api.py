@@ -13,7 +13,7 @@ from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.packing import Layout
-from spot_infer.requests import DecodeSettings, Request, Result, Round
+from spot_infer.requests import DecodeSettings, Request, Result, Round, Verifier, check_settings
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling
 
@@ -29,7 +29,8 @@ class GenerationConfig:
     prompt. stop: strings that end a sample. ignore_stop: decode to the limit whatever the tokens. raw: string prompts
     skip the chat template. rule: the commit rule.
     budget: most drafted states a round. floor: smallest mass worth verifying. pad: fill every forward up to 1 + budget
-    replicas a row. layout: how replicas are laid out. batch_size: samples decoded together.
+    replicas a row. layout: how replicas are laid out. batch_size: samples decoded together. verifier: how drafts are
+    accepted at temperature > 0; `greedy` and `rejection` change the tokens, `greedy` their distribution too.
     """
 
     max_new_tokens: int = 256
@@ -47,6 +48,7 @@ class GenerationConfig:
     pad: bool = False
     layout: Layout = "auto"
     batch_size: int = 8
+    verifier: Verifier = "coupled"
 
     def settings(self, drafted: bool) -> DecodeSettings:
         """The decode loop's view of this configuration. Raises SpotError for a value out of range."""
@@ -59,7 +61,7 @@ class GenerationConfig:
             raise SpotError(f"layout is {self.layout!r}; use {', '.join(get_args(Layout))}")
         if not 0 <= self.floor < 1:
             raise SpotError(f"floor is {self.floor}; use a mass of at least 0 and below 1")
-        return DecodeSettings(
+        settings = DecodeSettings(
             max_new_tokens=self.max_new_tokens,
             rule=self.rule,
             sampling=Sampling(self.temperature, self.top_k, self.top_p),
@@ -70,7 +72,10 @@ class GenerationConfig:
             batch_size=self.batch_size,
             ignore_stop=self.ignore_stop,
             stop=stop,
+            verifier=self.verifier,
         )
+        check_settings(settings)
+        return settings
 
 
 @dataclass(frozen=True)

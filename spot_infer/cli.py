@@ -56,6 +56,7 @@ def generate(
     temperature: Annotated[float, _option(_WHAT, "0 is greedy.")] = 0.0,
     top_k: Annotated[int, _option(_WHAT, "0 keeps all tokens.")] = 0,
     top_p: Annotated[float, _option(_WHAT, "1 keeps all tokens.")] = 1.0,
+    verifier: Annotated[str, _option(_WHAT, "coupled, uncoupled, greedy or rejection.")] = "coupled",
     seed: Annotated[int, _option(_WHAT, "Of the run.")] = 0,
     n: Annotated[int, _option(_WHAT, "Samples a prompt.", "--n", "-n")] = 1,
     stop: Annotated[list[str] | None, _option(_WHAT, "End at this text. Repeatable.")] = None,

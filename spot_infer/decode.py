@@ -22,10 +22,10 @@ from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter, DraftGraph
 from spot_infer.noise import GumbelNoise
 from spot_infer.packing import Packed, RowStates, pack, resolve_layout
-from spot_infer.requests import DecodeSettings, FinishReason, Request, Result, Round, Stats
+from spot_infer.requests import DecodeSettings, FinishReason, Request, Result, Round, Stats, check_settings
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import PrefixCache, Target, TargetSpec
-from spot_infer.verify import verify
+from spot_infer.verify import distribution_preserving, verify
 
 _RECENT_TABLES = 2
 Outcome = TypeVar("Outcome")
@@ -63,7 +63,9 @@ def decode(
     `record`, every round carries one table a step. Raises SpotError before the first forward where a prompt is empty,
     holds the mask token or does not fit the target's context, and when memory runs out.
     """
+    check_settings(settings)
     check_requests(target.spec, requests, settings)
+    verdict = distribution_preserving(target.spec, settings if drafter else replace(settings, budget=0))
     if isinstance(drafter, OrderDrafter):
         drafter.check_block_length(target.spec.block_length)
     waiting = deque(enumerate(requests))
@@ -71,7 +73,7 @@ def decode(
     rows: list[_Row] = []
     with torch.inference_mode():
         while waiting or rows:
-            _admit(target, cache, rows, waiting, settings)
+            _admit(target, cache, rows, waiting, settings, verdict)
             graphs = _propose(rows, settings, drafter)
             packed, hidden = _forward(target, cache, rows, graphs, settings)
             rounds = _advance(target, cache, rows, graphs, packed, hidden, settings, drafter, record)
@@ -84,14 +86,7 @@ def decode(
 
 
 def check_requests(spec: TargetSpec, requests: Sequence[Request], settings: DecodeSettings) -> None:
-    """Refuse what can't be decoded, before any forward."""
-    if settings.max_new_tokens < 1:
-        raise SpotError(f"max_new_tokens is {settings.max_new_tokens}; use at least 1")
-    if settings.budget < 0 or settings.batch_size < 1:
-        raise SpotError(
-            f"budget is {settings.budget} and batch_size is {settings.batch_size}; use a budget of at least 0 and a "
-            "batch size of at least 1"
-        )
+    """Refuse requests that can't be decoded, before any forward."""
     for index, request in enumerate(requests):
         length = len(request.prompt_ids)
         if not length:
@@ -116,6 +111,7 @@ def _admit(
     rows: list[_Row],
     waiting: deque[tuple[int, Request]],
     settings: DecodeSettings,
+    verdict: tuple[bool, str],
 ) -> None:
     """Fill the batch from `waiting` and encode the new rows' whole prompt blocks."""
     spec = target.spec
@@ -128,7 +124,7 @@ def _admit(
         state = open_block(request.prompt_ids, start, spec.block_length, spec.mask_id)
         canvas = list(request.prompt_ids)
         rows.append(_Row(number, len(canvas), canvas, state, noise, time.perf_counter()))
-        rows[-1].stats.distribution_preserving = spec.exact_prefix_cache
+        rows[-1].stats.distribution_preserving, rows[-1].stats.reason = verdict
         indices.append(cache.add_row())
         prefixes.append(request.prompt_ids[:start])
     if indices:

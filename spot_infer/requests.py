@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from spot_infer.blocks import BlockState, Step
+from spot_infer.errors import SpotError
 from spot_infer.graph import DraftGraph
 from spot_infer.packing import Layout
 from spot_infer.table import StaleTable
 from spot_infer.transition import CommitRule, Sampling
 
 FinishReason = Literal["stop", "length"]
+Verifier = Literal["coupled", "uncoupled", "greedy", "rejection"]
+"""How a drafted state is accepted at temperature > 0; at temperature 0 all of them are state equality (verify.py)."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Request:
 @dataclass(frozen=True)
 class DecodeSettings:
     """How the loop runs. budget: most drafted states a round (0 is draft-free); floor: smallest mass worth verifying;
-    pad: fill every forward up to 1 + budget replicas a row; batch_size: rows decoded together."""
+    pad: fill every forward up to 1 + budget replicas a row; batch_size: rows decoded together; verifier: how drafts are
+    accepted."""
 
     max_new_tokens: int = 256
     rule: CommitRule = CommitRule()
@@ -37,13 +41,28 @@ class DecodeSettings:
     batch_size: int = 8
     ignore_stop: bool = False
     stop: tuple[str, ...] = ()
+    verifier: Verifier = "coupled"
+
+
+def check_settings(settings: DecodeSettings) -> None:
+    """Raise SpotError for settings under which no request can be decoded."""
+    if settings.max_new_tokens < 1:
+        raise SpotError(f"max_new_tokens is {settings.max_new_tokens}; use at least 1")
+    if settings.budget < 0 or settings.batch_size < 1:
+        raise SpotError(
+            f"budget is {settings.budget} and batch_size is {settings.batch_size}; use a budget of at least 0 and a "
+            "batch size of at least 1"
+        )
+    if settings.verifier != "coupled":
+        raise SpotError(f"verifier is {settings.verifier!r}; use coupled")
 
 
 @dataclass
 class Stats:
     """One request's accounting. nfe: target forwards it took part in after its prompt was encoded, cache writes
     included; positions: token positions forwarded for it, padding included; accepted: drafts, the target's own commit
-    excluded; drafted_rounds: rounds that had at least one draft."""
+    excluded; drafted_rounds: rounds that had at least one draft; distribution_preserving, reason: the verdict on the
+    configuration (`verify.distribution_preserving`)."""
 
     nfe: int = 0
     rounds: int = 0
@@ -58,6 +77,7 @@ class Stats:
     drafter_s: float = 0.0
     wall_s: float = 0.0
     distribution_preserving: bool = True
+    reason: str = ""
 
     @property
     def accepted_per_round(self) -> float:

@@ -15,7 +15,7 @@ from spot_infer.blocks import Step
 from spot_infer.decode import decode
 from spot_infer.divergence import Divergence, first_divergence
 from spot_infer.graph import Drafter
-from spot_infer.requests import DecodeSettings, Request, Result
+from spot_infer.requests import DecodeSettings, Request, Result, Verifier
 from spot_infer.targets.protocol import Target
 
 Scorer = Callable[[int, str], bool]
@@ -33,6 +33,7 @@ class Method:
     drafter: Drafter | None = None
     floor: float = 0.0
     pad: bool = False
+    verifier: Verifier = "coupled"
 
     @property
     def label(self) -> str:
@@ -82,7 +83,13 @@ def _run_batch(
     target: Target, requests: Sequence[Request], first: int, run: MethodRun, settings: DecodeSettings
 ) -> None:
     method = run.method
-    chosen = replace(settings, budget=method.budget if method.drafter else 0, floor=method.floor, pad=method.pad)
+    chosen = replace(
+        settings,
+        budget=method.budget if method.drafter else 0,
+        floor=method.floor,
+        pad=method.pad,
+        verifier=method.verifier,
+    )
     started = time.perf_counter()
     rounds = list(decode(target, requests, chosen, method.drafter))
     run.wall_s += time.perf_counter() - started
@@ -144,5 +151,7 @@ def summarise(
         "batch_size": settings.batch_size,
         "floor": run.method.floor,
         "pad": run.method.pad,
+        "verifier": run.method.verifier,
         "distribution_preserving": all(result.stats.distribution_preserving for result in run.results.values()),
+        "reason": "; ".join(sorted({result.stats.reason for result in run.results.values()})),
     }
