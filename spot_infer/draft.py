@@ -26,10 +26,21 @@ Hypotheses = Sequence[Sequence[tuple[int, float]]]
 
 
 def search(
-    contexts: Sequence[DraftContext], score: Score, hypotheses: Sequence[Hypotheses], merged: bool = True
+    contexts: Sequence[DraftContext],
+    score: Score,
+    hypotheses: Sequence[Hypotheses],
+    merged: bool = True,
+    orders: Sequence[Sequence[int]] | None = None,
 ) -> list[DraftGraph]:
-    """One draft graph a context. m(child) = m(parent) * q(slot) * p(token), equation 3; merged states add masses."""
-    searches = [_Search(context, options, merged) for context, options in zip(contexts, hypotheses, strict=True)]
+    """One draft graph a context. m(child) = m(parent) * q(slot) * p(token), equation 3; merged states add masses.
+
+    orders: for each context the slots of its table, as indices, in the order that equally heavy ones are drafted in;
+    by default ascending.
+    """
+    searches = [
+        _Search(context, options, merged, range(len(options)) if orders is None else orders[index])
+        for index, (context, options) in enumerate(zip(contexts, hypotheses, strict=True))
+    ]
     while True:
         work = [(index, key) for index, one in enumerate(searches) for key in one.unexpanded()]
         if not work:
@@ -44,14 +55,14 @@ def search(
 class _Search:
     """One context's candidates: every edge found so far, and the kept states among them."""
 
-    def __init__(self, context: DraftContext, hypotheses: Hypotheses, merged: bool) -> None:
+    def __init__(self, context: DraftContext, hypotheses: Hypotheses, merged: bool, order: Sequence[int]) -> None:
         self.context = context
         self.merged = merged
         table_slots = context.tables[0].slots.tolist()
         self.options = [
-            (index, slot, Commit(context.state.start + slot, token), probability)
-            for index, (slot, pairs) in enumerate(zip(table_slots, hypotheses, strict=True))
-            for token, probability in pairs
+            (index, table_slots[index], Commit(context.state.start + table_slots[index], token), probability)
+            for index in order
+            for token, probability in hypotheses[index]
         ]
         self.option_index = np.array([option[0] for option in self.options], dtype=np.int64)
         self.option_probability = np.array([option[3] for option in self.options], dtype=np.float64)

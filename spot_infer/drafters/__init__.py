@@ -1,8 +1,21 @@
-"""One small file a drafter: order (SPOT), chain (untrained confidence order), oracle, random."""
+"""One small file a drafter: order (SPOT), chain, confidence and trajectory trees, calibrated graph, oracle, random."""
 
+from spot_infer.drafters.calibrated_graph import CalibratedGraph, CalibratedGraphDrafter
 from spot_infer.drafters.chain import ChainDrafter
+from spot_infer.drafters.confidence_tree import ConfidenceTreeDrafter
 from spot_infer.drafters.oracle import OracleDrafter
 from spot_infer.drafters.order import DraftSettings, OrderDrafter
 from spot_infer.drafters.random import RandomDrafter
+from spot_infer.drafters.trajectory_tree import TrajectoryTreeDrafter
 
-__all__ = ["ChainDrafter", "DraftSettings", "OracleDrafter", "OrderDrafter", "RandomDrafter"]
+__all__ = [
+    "CalibratedGraph",
+    "CalibratedGraphDrafter",
+    "ChainDrafter",
+    "ConfidenceTreeDrafter",
+    "DraftSettings",
+    "OracleDrafter",
+    "OrderDrafter",
+    "RandomDrafter",
+    "TrajectoryTreeDrafter",
+]

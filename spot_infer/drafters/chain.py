@@ -8,22 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from spot_infer.blocks import Commit
-from spot_infer.drafters.hypotheses import token_hypotheses
-from spot_infer.features import stale_ranking
+from spot_infer.drafters.hypotheses import token_candidates
+from spot_infer.drafters.stale import slots_per_step, stale_order
+from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.transition import CommitRule
-
-
-def stale_order(context: DraftContext, rule: CommitRule) -> list[int]:
-    """The root's masked slots as indices into its stale table, in the order that `rule` ranks the table."""
-    table = context.tables[0]
-    values = stale_ranking(table.top_logprob, table.log_odds, rule)
-    masked = set(context.state.masked_slots)
-    order = np.lexsort((table.slots, -values))
-    return [int(index) for index in order if int(table.slots[index]) in masked]
 
 
 def chain_graph(context: DraftContext, commits: Sequence[tuple[Commit, float]], per_step: int = 1) -> DraftGraph:
@@ -32,9 +22,17 @@ def chain_graph(context: DraftContext, commits: Sequence[tuple[Commit, float]], 
     Never drafts the finished block: the last masked slot is left to the target.
     """
     graph = DraftGraph()
-    node, mass = 0, 1.0
-    room = len(context.state.masked_slots) - 1
-    for first in range(0, min(len(commits), room), per_step):
+    extend_chain(graph, 0, context, commits, per_step)
+    return graph
+
+
+def extend_chain(
+    graph: DraftGraph, node: int, context: DraftContext, commits: Sequence[tuple[Commit, float]], per_step: int
+) -> None:
+    """Draft a chain through `commits` under `node`; see `chain_graph`."""
+    mass = graph.masses[node]
+    room = len(context.state.masked_slots) - len(graph.commits[node]) - 1
+    for first in range(0, len(commits), per_step):
         chunk = commits[first : first + per_step]
         if first + len(chunk) > room or len(graph) >= context.budget:
             break
@@ -43,28 +41,46 @@ def chain_graph(context: DraftContext, commits: Sequence[tuple[Commit, float]], 
         if mass < context.floor:
             break
         node = graph.add(node, frozenset(commit for commit, _ in chunk), mass)
-    return graph
 
 
 class ChainDrafter:
-    """Drafts the most confident slots first, at most `depth` states (None: as many as the budget allows)."""
+    """Drafts the most confident slots first.
 
-    def __init__(self, rule: CommitRule | None = None, depth: int | None = None) -> None:
+    depth: most states, None for as many as the budget allows (the paper ran 4). rank: which candidate token of a slot
+    is drafted, 1 for the likeliest, as the paper counts. drawn_confidence: see `stale_order`.
+    """
+
+    def __init__(
+        self,
+        rule: CommitRule | None = None,
+        depth: int | None = None,
+        *,
+        rank: int = 1,
+        drawn_confidence: bool = False,
+    ) -> None:
+        if depth is not None and depth < 1:
+            raise SpotError(f"chain.depth is {depth}; use at least 1, or none for as deep as the budget allows")
+        if rank < 1:
+            raise SpotError(f"chain.rank is {rank}; use 1 for the likeliest token, 2 for the next, and so on")
         self.rule = rule or CommitRule()
         self.depth = depth
+        self.rank = rank
+        self.drawn_confidence = drawn_confidence
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
         return [self._chain(context) for context in contexts]
 
     def _chain(self, context: DraftContext) -> DraftGraph:
         slots = context.tables[0].slots.tolist()
-        hypotheses = token_hypotheses(context)
-        per_step = self.rule.quota if self.rule.selection == "quota" else 1
-        order = stale_order(context, self.rule)
+        per_step = slots_per_step(self.rule)
+        order = stale_order(context, self.rule, self.drawn_confidence)
         if self.depth is not None:
             order = order[: self.depth * per_step]
-        commits = [
-            (Commit(context.state.start + slots[index], hypotheses[index][0][0]), hypotheses[index][0][1])
-            for index in order
-        ]
+        candidates = token_candidates(context, self.rank)
+        commits: list[tuple[Commit, float]] = []
+        for index in order:
+            if len(candidates[index]) < self.rank:
+                break
+            token, probability = candidates[index][self.rank - 1]
+            commits.append((Commit(context.state.start + slots[index], token), probability))
         return chain_graph(context, commits, per_step)

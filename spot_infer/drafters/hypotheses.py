@@ -15,12 +15,9 @@ def token_hypotheses(context: DraftContext, runner_up_below: float = RUNNER_UP_B
     At temperature 0 the stale argmax, and the runner-up where the argmax is less probable than `runner_up_below`. At
     temperature > 0 the coupled stale draw alone, with its probability under the stale table.
     """
-    table = context.tables[0]
     if context.temperature > 0:
-        if table.drawn_token is None or table.drawn_logprob is None:
-            raise ValueError("a stale table at temperature > 0 needs its drawn tokens")
-        drawn = np.exp(table.drawn_logprob.astype(np.float64))
-        return [[pair] for pair in zip(table.drawn_token.tolist(), drawn.tolist(), strict=True)]
+        return [[pair] for pair in _drawn(context)]
+    table = context.tables[0]
     tokens = table.top_token[:, :2].tolist()
     probabilities = np.exp(table.top_logprob[:, :2].astype(np.float64)).tolist()
     hypotheses: list[list[tuple[int, float]]] = []
@@ -30,3 +27,29 @@ def token_hypotheses(context: DraftContext, runner_up_below: float = RUNNER_UP_B
             pairs.append((second, p_second))
         hypotheses.append(pairs)
     return hypotheses
+
+
+def token_candidates(context: DraftContext, count: int) -> list[list[tuple[int, float]]]:
+    """For each slot of the stale table its first `count` (token, probability) pairs; fewer where the table has fewer.
+
+    At temperature 0 by stale probability. At temperature > 0 the coupled stale draw comes first, with its probability
+    under the sampled law; the rest follow by stale probability.
+    """
+    table = context.tables[0]
+    width = count if context.temperature == 0 else count + 1
+    rows = zip(
+        table.top_token[:, :width].tolist(), np.exp(table.top_logprob[:, :width].astype(float)).tolist(), strict=True
+    )
+    listed = [[(token, p) for token, p in zip(*row, strict=True) if token >= 0] for row in rows]
+    if context.temperature == 0:
+        return listed
+    pairs = zip(_drawn(context), listed, strict=True)
+    return [[drawn, *(pair for pair in rest if pair[0] != drawn[0])][:count] for drawn, rest in pairs]
+
+
+def _drawn(context: DraftContext) -> list[tuple[int, float]]:
+    table = context.tables[0]
+    if table.drawn_token is None or table.drawn_logprob is None:
+        raise ValueError("a stale table at temperature > 0 needs its drawn tokens")
+    drawn = np.exp(table.drawn_logprob.astype(np.float64))
+    return list(zip(table.drawn_token.tolist(), drawn.tolist(), strict=True))

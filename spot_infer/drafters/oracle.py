@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from spot_infer.blocks import Commit, Step
-from spot_infer.drafters.chain import chain_graph, stale_order
+from spot_infer.drafters.chain import chain_graph
 from spot_infer.drafters.hypotheses import token_hypotheses
+from spot_infer.drafters.stale import slots_per_step, stale_order
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.transition import CommitRule
 
@@ -49,7 +50,7 @@ class OracleDrafter:
         true = {commit.position: commit.token for step in future for commit in step}
         order = [slots[index] for index in stale_order(context, self.rule)]
         commits = [(Commit(start + slot, true.get(start + slot, stale[slot])), 1.0) for slot in order]
-        return chain_graph(context, commits, self.rule.quota if self.rule.selection == "quota" else 1)
+        return chain_graph(context, commits, slots_per_step(self.rule))
 
 
 def _future(context: DraftContext, steps: Sequence[Step]) -> list[Step]:
