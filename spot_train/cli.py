@@ -198,10 +198,11 @@ def compare(
     from spot_infer.checkpoint import load_drafter
     from spot_train.collect import decode_settings, load_recipe_target
     from spot_train.recipe import resolve_path
-    from spot_train.side_by_side import Comparison, print_rows, read_pool, side_by_side, write_rows
+    from spot_train.side_by_side import Comparison, print_rows, side_by_side, write_rows
+    from spot_train.tasks import load_task
 
     plan = Comparison(
-        rows=read_pool(resolve_path(pool, Path.cwd()), prompts),
+        task=load_task("tiny", resolve_path(pool, Path.cwd()), limit=prompts),
         settings=replace(decode_settings(values), pad=values.decode.pad, layout=values.decode.layout),
         budgets=tuple(budget or [values.decode.budget]),
         seed=values.collect.seed,

@@ -14,7 +14,6 @@ import torch
 from rich.console import Console
 
 from spot_infer.graph import Drafter
-from spot_infer.packaged import packaged
 from spot_infer.requests import DecodeSettings
 from spot_train.collect import collect, load_recipe_target
 from spot_train.evaluate import evaluate
@@ -24,10 +23,10 @@ from spot_train.fit import fit
 from spot_train.progress import CollectView
 from spot_train.recipe import Recipe, load_recipe
 from spot_train.shards import open_shards
-from spot_train.side_by_side import Comparison, print_rows, read_pool, side_by_side, write_rows
+from spot_train.side_by_side import Comparison, print_rows, side_by_side, write_rows
+from spot_train.tasks import load_task
 
 RECIPE = "builtin:recipes/tiny.yaml"
-EVALUATION_POOL = "data/pools/eval.jsonl"
 PROMPTS = 32
 
 
@@ -67,7 +66,7 @@ def _run(
     drafter = _train(recipe, folder, console)
     console.rule("3 decode")
     plan = Comparison(
-        rows=read_pool(packaged(EVALUATION_POOL), prompts),
+        task=load_task("tiny", limit=prompts),
         settings=DecodeSettings(max_new_tokens=recipe.collect.max_new_tokens, rule=recipe.rule.commit_rule()),
         seed=recipe.collect.seed,
         allow_code_execution=allow_code_execution,

@@ -1,6 +1,6 @@
-"""Decode a pool's evaluation prompts draft-free and drafted, side by side, and print one table.
+"""Decode a task's prompts draft-free and drafted, side by side, and print one table.
 
-The same piece serves the quickstart and `spot-train compare`. Scoring is the pool's own.
+The same piece serves the quickstart and `spot-train compare`. Scoring is the task's own.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from spot_infer.api import encode_prompt
 from spot_infer.atomic import write_file
 from spot_infer.drafters import ChainDrafter
-from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.provenance import provenance
-from spot_train.tasks.tiny import score
+from spot_train.tasks import Task
 
 COST_LINE = (
     "On a CPU a forward over 1 + D block copies takes nearly 1 + D times as long, which is more than the drafts save: "
@@ -36,9 +34,9 @@ COST_LINE = (
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to run: pool rows (prompt, family, scorer), the methods' budgets, and whether code answers may be run."""
+    """What to run: a task, the methods' budgets, and whether code answers may be run."""
 
-    rows: Sequence[dict[str, Any]]
+    task: Task
     settings: DecodeSettings
     budgets: Sequence[int] = (8, 20)
     seed: int = 0
@@ -46,29 +44,9 @@ class Comparison:
     allow_code_execution: bool = False
 
 
-def read_pool(path: str | Path, prompts: int | None = None) -> list[dict[str, Any]]:
-    """The first `prompts` rows of a pool (JSONL with prompt, family and scorer), the families in turn."""
-    by_family: dict[str, list[dict[str, Any]]] = {}
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpotError(f"pool {path} can't be read ({error}); give a JSONL file with scorers") from error
-    for number, line in enumerate(lines, 1):
-        try:
-            row = dict(json.loads(line))
-        except (ValueError, TypeError) as error:
-            raise SpotError(f"{path} line {number} is not a JSON object; give a pool with scorers") from error
-        if missing := {"prompt", "family", "scorer"} - set(row):
-            raise SpotError(f"{path} line {number} has no {', '.join(sorted(missing))}; give a pool with scorers")
-        by_family.setdefault(row["family"], []).append(row)
-    longest = max(map(len, by_family.values()), default=0)
-    turns = [rows[turn] for turn in range(longest) for rows in by_family.values() if turn < len(rows)]
-    return turns[:prompts]
-
-
 def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Console) -> list[dict[str, Any]]:
     """Run draft-free, the untrained chain and the drafter at every budget, interleaved; one row of results each."""
-    ids = [encode_prompt(target, row["prompt"]) for row in plan.rows]
+    ids = [example.encode(target) for example in plan.task.examples]
     requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
     methods = [Method("draft-free"), Method("chain", plan.budgets[0], ChainDrafter(plan.settings.rule))]
     methods += [Method("spot", budget, drafter, plan.floor) for budget in plan.budgets]
@@ -85,14 +63,13 @@ def _row(
     target: Target, plan: Comparison, requests: Sequence[Request], control: MethodRun, run: MethodRun
 ) -> dict[str, Any]:
     allowed = plan.allow_code_execution
-    scored = [index for index, row in enumerate(plan.rows) if allowed or row["scorer"]["type"] != "code"]
-    solved = {index: score(plan.rows[index], run.results[index].text, allowed) for index in scored}
+    examples = plan.task.examples
+    scored = [index for index, example in enumerate(examples) if allowed or not example.runs_code]
+    solved = {index: plan.task.score(examples[index], run.results[index].text, allowed) for index in scored}
     differing = divergences(target, requests, control, run, plan.settings)
     row = summarise(run, control, plan.settings, solved, differing)
-    families = sorted({plan.rows[index]["family"] for index in scored})
-    by_family = {
-        family: [solved[index] for index in scored if plan.rows[index]["family"] == family] for family in families
-    }
+    families = sorted({examples[index].family for index in scored})
+    by_family = {family: [solved[index] for index in scored if examples[index].family == family] for family in families}
     return {**row, "accuracy_by_family": {family: sum(hits) / len(hits) for family, hits in by_family.items()}}
 
 

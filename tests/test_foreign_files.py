@@ -11,7 +11,7 @@ from fake_dlm import FakeTarget
 from spot_infer import GenerationConfig, SpotError, generate, load_target
 from spot_infer.atomic import write_file
 from spot_infer.prompts_io import ResultsFile
-from spot_train.side_by_side import read_pool
+from spot_train.tasks import load_task
 
 
 @pytest.mark.parametrize("content", [b"precious notes", b'{"name": 1}', b'{"id": 0}\nnotes'])
@@ -37,7 +37,7 @@ def test_a_pool_that_is_none_is_named(tmp_path: Path, content: bytes | None) -> 
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(SpotError, match=r"pool\.jsonl"):
-        read_pool(file)
+        load_task("tiny", file)
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

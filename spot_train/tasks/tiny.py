@@ -1,4 +1,4 @@
-"""Scores answers to the rows of `data/pools`: numbers, lists, JSON values and Python functions.
+"""The tiny target's own task: the rows of `data/pools`, answered by numbers, lists, JSON values and Python functions.
 
 `score` is a pure function of the row and the text, except for code rows: their answer has to run,
 so they are scored only when the caller allows it, in a child process with limits on processor time,
@@ -14,8 +14,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from spot_infer.errors import SpotError
+from spot_infer.packaged import packaged
+from spot_train.tasks.rows import chosen_split, file_rows
+from spot_train.tasks.task import Example, Task
+
+SPLITS = ("eval", "heldout", "train")
+MAX_NEW_TOKENS = 128
+POOL = "a pool: JSONL with prompt, family and scorer"
+COLUMNS = {"prompt": str, "family": str, "scorer": dict}
 CPU_LIMIT_S = 2
 WALL_LIMIT_S = 5
 MEMORY_LIMIT_BYTES = 512 * 1024 * 1024
@@ -26,8 +36,23 @@ _LIST = re.compile(r"(\[[^\[\]]*\])\s*$")
 _PASSED = "all tests passed"
 
 
-class CodeExecutionNotAllowed(RuntimeError):
+class CodeExecutionNotAllowed(SpotError):
     """A code row was to be scored without permission to run the answer."""
+
+
+def load(path: str | Path | None = None, split: str | None = None) -> Task:
+    """The packaged pool of a split, or the pool at `path`; the families in turn, so any first rows are balanced."""
+    if path is not None and split is not None:
+        raise SpotError(f"split is {split!r} beside a pool file, which is one split; leave one of them out")
+    source = packaged(f"data/pools/{chosen_split(split, SPLITS, 'tiny')}.jsonl") if path is None else path
+    by_family: dict[str, list[Example]] = {}
+    for number, row in file_rows(source, COLUMNS, POOL):
+        messages = [{"role": "user", "content": row["prompt"]}]
+        example = Example(str(number), messages, row["family"], row, row["scorer"].get("type") == "code")
+        by_family.setdefault(example.family, []).append(example)
+    longest = max(map(len, by_family.values()))
+    turns = [examples[turn] for turn in range(longest) for examples in by_family.values() if turn < len(examples)]
+    return Task("tiny", turns, (), MAX_NEW_TOKENS, score)
 
 
 def score(row: Mapping[str, Any], text: str, allow_code_execution: bool = False) -> bool:
