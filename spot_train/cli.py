@@ -15,6 +15,7 @@ import typer
 
 from spot_infer.command import run_command
 from spot_infer.errors import SpotError
+from spot_train.calibrate_cli import calibrate_app
 from spot_train.output_lock import Interrupted
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 recipe_app = typer.Typer(help="Look at recipes.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(calibrate_app, name="calibrate")
 
 RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
 SetOption = Annotated[

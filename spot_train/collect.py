@@ -153,8 +153,8 @@ def collect(
     return Summary(folder, plan, tally, written)
 
 
-def shared_attributes(recipe: Recipe, target: Target, report: PromptReport) -> dict[str, Any]:
-    """What every shard of a set records and must agree on (library versions may differ)."""
+def target_attributes(recipe: Recipe, target: Target) -> dict[str, Any]:
+    """What shards and calibrations record of a target, its block length, rule and sampling."""
     spec = target.spec
     facts = dataclasses.asdict(spec)
     block_length = facts.pop("block_length")
@@ -162,12 +162,20 @@ def shared_attributes(recipe: Recipe, target: Target, report: PromptReport) -> d
         facts["name"] = recipe.target.path_or_id
     model = getattr(target, "model", None)
     facts["weights_hash"] = weights_hash(model) if isinstance(model, torch.nn.Module) else ""
-    values = recipe_values(recipe, COLLECT_SECTIONS)
     attributes = {
         "target": facts,
         "block_length": block_length,
         "rule": recipe.rule.commit_rule().to_dict(),
         "sampling": dataclasses.asdict(recipe.sampling.sampling()),
+    }
+    return json.loads(json.dumps(attributes))
+
+
+def shared_attributes(recipe: Recipe, target: Target, report: PromptReport) -> dict[str, Any]:
+    """What every shard of a set records and must agree on (library versions may differ)."""
+    values = recipe_values(recipe, COLLECT_SECTIONS)
+    attributes = {
+        **target_attributes(recipe, target),
         "noise_version": NOISE_VERSION,
         "table_top_k": TOP_K,
         "decoding": {key: value for key, value in values["collect"].items() if key != "lease_prompts"},

@@ -224,6 +224,19 @@ class DecodeSection(Section):
     tau: float = Field(default=1.0, gt=0, description="Calibration temperature of the order model's distribution.")
 
 
+class CalibrateSection(Section):
+    """What `spot-train calibrate` decodes and counts. Never an evaluation split."""
+
+    sources: tuple[PromptSource, ...] = Field(
+        default=(),
+        description="Pools of held-out prompts; none takes what heldout_fraction holds out of prompts.sources.",
+    )
+    prompts: Positive = Field(default=25, description="Held-out prompts that a calibration is made on.")
+    heldout: NonNegative = Field(default=25, description="Further held-out prompts that its result is measured on.")
+    lookahead: Positive = Field(default=6, description="Steps ahead that the draft graph is counted over.")
+    graph_size: Positive = Field(default=24, description="Most states of the draft graph.")
+
+
 class Recipe(Section):
     """Everything one drafter is made from."""
 
@@ -234,6 +247,7 @@ class Recipe(Section):
     collect: CollectSection = CollectSection()
     fit: FitSection = FitSection()
     decode: DecodeSection = DecodeSection()
+    calibrate: CalibrateSection = CalibrateSection()
     _folder: Path = PrivateAttr(default_factory=Path.cwd)
 
     def resolve(self, path_or_id: str) -> str:

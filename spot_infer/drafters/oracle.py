@@ -36,7 +36,7 @@ class OracleDrafter:
         return [self._chain(context) for context in contexts]
 
     def _chain(self, context: DraftContext) -> DraftGraph:
-        future = _future(context, self.trajectories[context.request])
+        future = future_steps(context, self.trajectories[context.request])
         if self.kind == "joint":
             return _steps_graph(context, future)
         start = context.state.start
@@ -53,7 +53,7 @@ class OracleDrafter:
         return chain_graph(context, commits, slots_per_step(self.rule))
 
 
-def _future(context: DraftContext, steps: Sequence[Step]) -> list[Step]:
+def future_steps(context: DraftContext, steps: Sequence[Step]) -> list[Step]:
     """The control's steps in the root's block that fall on slots still masked in the root."""
     masked = {context.state.start + slot for slot in context.state.masked_slots}
     return [step for step in steps if step and all(commit.position in masked for commit in step)]
