@@ -220,6 +220,21 @@ def compare(
 
 
 @app.command()
+def report(
+    results: Annotated[list[Path], typer.Argument(help="Results files that bench wrote.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for report.md, report.html and figures.", show_default=False)],
+) -> None:
+    """Render results files as Markdown, PNG figures and one HTML page, and print the main table. Runs nothing."""
+    from rich.console import Console
+
+    from spot_train.report import write_report
+    from spot_train.report.terminal import print_summary
+
+    print_summary(Console(), write_report(results, out))
+    typer.echo(f"report: {out / 'report.html'}")
+
+
+@app.command()
 def verify(data: DataOption) -> None:
     """Compare every shard with its checksums."""
     from spot_train.shards import open_shards

@@ -23,13 +23,9 @@ from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
+from spot_train.cost_line import COST_LINE
 from spot_train.provenance import provenance
 from spot_train.tasks import Task
-
-COST_LINE = (
-    "On a CPU a forward over 1 + D block copies takes nearly 1 + D times as long, which is more than the drafts save: "
-    "forwards fall, wall clock does not. On a GPU the copies are nearly free until its arithmetic is full."
-)
 
 
 @dataclass(frozen=True)
