@@ -1,29 +1,24 @@
-"""From a checkpoint folder or hub id to a target: read config.json, pick the adapter by `model_type`."""
+"""From a checkpoint folder or hub id to a target: read config.json, pick the family by `model_type`, load, wrap."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
-from transformers.utils import logging as hf_logging
+from transformers.distributed import DistributedConfig
 
 from spot_infer.errors import SpotError
-from spot_infer.packaged import local_path
+from spot_infer.targets.block_causal import BlockCausalTarget
+from spot_infer.targets.checkpoint_folder import find_folder, load_tokenizer, named_stop_ids, quiet, read_json
+from spot_infer.targets.family import Family, family_of
 from spot_infer.targets.protocol import Target, TargetSpec
-from spot_infer.targets.qwen3 import BlockCausalTarget
 
-_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_NOT_QWEN3 = ("model_type", "architectures", "auto_map", "attn_implementation", "torch_dtype", "transformers_version")
 _MASK_STRINGS = ("<|MASK|>", "<|mask|>", "<MASK>", "<|mdm_mask|>")
 
 
@@ -37,34 +32,36 @@ def load_target(
     mask_id: int | None = None,
     stop_ids: Iterable[int] | None = None,
     device_map: str | dict[str, Any] | None = None,
+    tp_plan: str | dict[str, str] | None = None,
+    chat_template: str | None = None,
 ) -> Target:
     """Load a target from a local folder, a hub id or a packaged `builtin:data/tiny-sdar`.
 
     dtype: `auto` is the checkpoint's own on a GPU and float32 on a CPU. block_length, mask_id and stop_ids default to
-    what the checkpoint's files say. Raises SpotError naming the file and field that is missing or wrong.
+    what the checkpoint's files, and then its family, say. device_map and tp_plan (`auto` under torchrun) are
+    transformers' own; a quantised checkpoint loads as transformers loads it. chat_template: a Jinja template or a file
+    of one, in place of the tokenizer's. Raises SpotError naming the file and field that is missing or wrong.
     """
-    folder = _folder(path_or_id, revision)
-    config = _json(folder / "config.json")
+    folder = find_folder(path_or_id, revision)
+    config = read_json(folder / "config.json")
     if config is None:
         raise SpotError(f"{folder / 'config.json'} is missing; a target is a folder with config.json and safetensors")
-    family = config.get("model_type")
-    if family not in _FAMILIES:
-        raise SpotError(
-            f"{folder / 'config.json'}: model_type is {family!r}; known families: {', '.join(sorted(_FAMILIES))}"
-        )
+    family = family_of(config.get("model_type"), str(folder / "config.json"))
     place = _device(device)
-    model = _FAMILIES[family](folder, config, _dtype(dtype, config, place), device_map)
-    if device_map is None:
+    tokenizer = load_tokenizer(folder, chat_template)
+    model = _load_model(folder, config, family, _dtype(dtype, config, place), device_map, _distributed(tp_plan, family))
+    if device_map is None and tp_plan is None and not getattr(model, "is_quantized", False):
         model = model.to(place)
-    tokenizer = _tokenizer(folder)
+    published = model.config.vocab_size == family.vocab_size
+    named = named_stop_ids(folder, config)
     return from_model(
         model,
         tokenizer,
         name=str(path_or_id),
         revision=revision,
-        block_length=block_length or config.get("block_size") or config.get("block_length"),
-        mask_id=config.get("mask_token_id") if mask_id is None else mask_id,
-        stop_ids=_stop_ids(folder, config) if stop_ids is None else stop_ids,
+        block_length=block_length or config.get("block_size") or config.get("block_length") or family.block_length,
+        mask_id=_mask(mask_id, config, tokenizer, family.mask_id if published else None),
+        stop_ids=stop_ids if stop_ids is not None else (named | set(family.stop_ids if published else ())) or None,
         config=config,
     )
 
@@ -92,8 +89,12 @@ def from_model(
         )
     if not block_length:
         raise SpotError(f"{name}: config.json has no block_size; pass block_length, such as 32 for an SDAR -b32 model")
+    mask_id = _mask(mask_id, {}, tokenizer, None)
+    vocab_size = int(model.config.vocab_size)
     if mask_id is None:
-        mask_id = _mask_of(tokenizer, name)
+        raise SpotError(f"{name}: config.json has no mask_token_id and the tokenizer no known mask token; pass mask_id")
+    if not 0 <= mask_id < vocab_size:
+        raise SpotError(f"{name}: mask_id is {mask_id}, but the target's ids are 0..{vocab_size - 1}; pass its own")
     if stop_ids is None:
         stop_ids = [tokenizer.eos_token_id] if tokenizer is not None and tokenizer.eos_token_id is not None else []
     weight = model.get_input_embeddings().weight
@@ -101,10 +102,10 @@ def from_model(
         name=name,
         revision=revision,
         block_length=int(block_length),
-        vocab_size=int(model.get_output_embeddings().weight.shape[0]),
-        mask_id=int(mask_id),
+        vocab_size=vocab_size,
+        mask_id=mask_id,
         stop_ids=tuple(sorted(set(map(int, stop_ids)))),
-        forbidden_ids=tuple(sorted({int(mask_id), *map(int, forbidden_ids)})),
+        forbidden_ids=tuple(sorted({mask_id, *map(int, forbidden_ids)})),
         max_positions=int(model.config.max_position_embeddings),
         dtype=str(weight.dtype).removeprefix("torch."),
         config_hash=_digest(config if config is not None else model.config.to_dict()),
@@ -114,80 +115,63 @@ def from_model(
     return BlockCausalTarget(model, tokenizer, spec)
 
 
-def _load_sdar(folder: Path, config: dict[str, Any], dtype: torch.dtype, device_map: Any) -> Any:
-    fields = {key: value for key, value in config.items() if key not in _NOT_QWEN3}
+def _load_model(
+    folder: Path,
+    config: Mapping[str, Any],
+    family: Family,
+    dtype: torch.dtype,
+    device_map: str | dict[str, Any] | None,
+    distributed: DistributedConfig | None,
+) -> Any:
+    """The native model with every weight from the checkpoint: transformers fills a missing one with noise."""
     try:
-        with _quiet():
-            return Qwen3ForCausalLM.from_pretrained(
+        model_class, native = family.native(config)
+        if "quantization_config" in config:
+            native.quantization_config = config["quantization_config"]
+        with quiet():
+            model, found = model_class.from_pretrained(
                 folder,
-                config=Qwen3Config(**fields),
+                config=native,
                 dtype=dtype,
                 attn_implementation="sdpa",
                 device_map=device_map,
+                distributed_config=distributed,
+                key_mapping=None if family.key_mapping is None else dict(family.key_mapping),
                 use_safetensors=True,
+                output_loading_info=True,
             )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise SpotError(f"{folder}: the weights could not be loaded ({str(error).splitlines()[0]})") from error
-
-
-def _tokenizer(folder: Path) -> Any:
-    if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
-        return None
-    try:
-        with _quiet():
-            return AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise SpotError(f"{folder}: the tokenizer could not be loaded ({str(error).splitlines()[0]})") from error
-
-
-_FAMILIES: dict[str, Callable[[Path, dict[str, Any], torch.dtype, Any], Any]] = {
-    "sdar": _load_sdar,
-    "qwen3": _load_sdar,
-}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide the per-tensor progress bar and the notices that model_type is not Qwen3's: the keys and shapes are."""
-    level, bar = hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()
-    hf_logging.set_verbosity_error()
-    hf_logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        hf_logging.set_verbosity(level)
-        if bar:
-            hf_logging.enable_progress_bar()
-
-
-def _folder(path_or_id: str | Path, revision: str | None) -> Path:
-    path = local_path(path_or_id)
-    if path.is_dir():
-        return path
-    if path.is_absolute() or str(path_or_id).startswith((".", "~")) or str(path_or_id).count("/") != 1:
-        raise SpotError(f"{path_or_id} is neither a folder nor a hub id of the form owner/name")
-    try:
-        return Path(snapshot_download(str(path_or_id), revision=revision, allow_patterns=_FILES))
-    except (RepositoryNotFoundError, HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except KeyError as error:
+        raise SpotError(f"{folder / 'config.json'} has no {error}, which its model_type needs; fetch it again") from error
+    except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
+        raise SpotError(f"{folder}: the weights could not be loaded ({_first_line(error)})") from error
+    wrong = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
+    if wrong:
         raise SpotError(
-            f"{path_or_id} is not a local folder and could not be fetched from the hub ({reason}); check the name, or "
-            "download it first and pass the folder"
-        ) from error
+            f"{folder}: {len(wrong)} weights are missing or of another shape than config.json says, {wrong[0]} among "
+            "them; fetch the checkpoint again, or correct model_type"
+        )
+    return model
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _distributed(tp_plan: str | dict[str, str] | None, family: Family) -> DistributedConfig | None:
+    if tp_plan is None:
         return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise SpotError(f"{path} is not valid JSON ({error}); fetch it again") from error
-    if not isinstance(content, dict):
-        raise SpotError(f"{path} holds a {type(content).__name__}, not an object; fetch it again")
-    return content
+    processes = int(os.environ.get("WORLD_SIZE", "0"))
+    if processes < 2:
+        raise SpotError(
+            f"tp_plan is {tp_plan!r}, but this process is alone; start it with torchrun --nproc-per-node N, or leave "
+            "tp_plan out"
+        )
+    if not family.tensor_parallel:
+        raise SpotError(
+            f"tp_plan is {tp_plan!r}, but this family splits a fused weight while loading, which can't be sharded; use "
+            "device_map"
+        )
+    return DistributedConfig(tp_plan=tp_plan, tp_size=processes)
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -201,7 +185,7 @@ def _device(device: str | torch.device | None) -> torch.device:
     return place
 
 
-def _dtype(name: str, config: dict[str, Any], device: torch.device) -> torch.dtype:
+def _dtype(name: str, config: Mapping[str, Any], device: torch.device) -> torch.dtype:
     if name == "auto":
         name = (
             "float32" if device.type == "cpu" else str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
@@ -211,21 +195,14 @@ def _dtype(name: str, config: dict[str, Any], device: torch.device) -> torch.dty
     return _DTYPES[name]
 
 
-def _stop_ids(folder: Path, config: dict[str, Any]) -> list[int]:
-    generation = _json(folder / "generation_config.json") or {}
-    found: set[int] = set()
-    for value in (generation.get("eos_token_id"), config.get("eos_token_id")):
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
-    return sorted(found)
-
-
-def _mask_of(tokenizer: Any, name: str) -> int:
-    if tokenizer is not None:
-        vocabulary = tokenizer.get_vocab()
-        for string in _MASK_STRINGS:
-            if string in vocabulary:
-                return int(vocabulary[string])
-    raise SpotError(f"{name}: config.json has no mask_token_id and the tokenizer no known mask token; pass mask_id")
+def _mask(given: int | None, config: Mapping[str, Any], tokenizer: Any, published: int | None) -> int | None:
+    """The mask token: as given, as config.json says, as the tokenizer spells it, as the family published it."""
+    if given is not None:
+        return int(given)
+    if config.get("mask_token_id") is not None:
+        return int(config["mask_token_id"])
+    vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
+    return next((int(vocabulary[string]) for string in _MASK_STRINGS if string in vocabulary), published)
 
 
 def _digest(content: Any) -> str:

@@ -1,7 +1,7 @@
-"""Block-causal targets with Qwen3's keys and shapes: SDAR, and the embedded tiny target.
+"""Block-causal targets: a native causal LM under explicit 4D boolean masks, whose prefix cache is exact.
 
-Loads the official checkpoint layout through transformers' own Qwen3ForCausalLM: no remote code, no flash attention,
-`sdpa` with explicit 4D boolean masks. Logits at position i predict token i.
+Knows nothing about families: any decoder of transformers that takes such masks and a cache. No flash attention. Logits
+at position i predict token i.
 """
 
 from __future__ import annotations
