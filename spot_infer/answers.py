@@ -6,7 +6,7 @@ A token is drawn only at the slots that commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,8 @@ _CHUNK_ELEMENTS = 2**25
 
 @dataclass(frozen=True)
 class Answers:
-    """Per masked slot of a forward, all states in order: ranking value, log-odds and best token [M] each."""
+    """Per masked slot of a forward, all states in order: ranking value, log-odds and best token [M] each. The values
+    and log-odds are those of the rule's temperature, 1 for every rule but those of published decoders."""
 
     values: list[float]
     log_odds: list[float]
@@ -44,8 +45,9 @@ def read_answers(target: Target, hidden: Tensor, rule: CommitRule) -> Answers:
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for rows in hidden.split(chunk_rows(target.spec.vocab_size)):
         logits = target.logits(rows)
-        log_odds, best, _ = confidence(logits, forbidden)
-        parts.append((ranking_values(log_odds, rule, logits, forbidden), log_odds, best))
+        ranked = logits if rule.temperature == 1 else logits / rule.temperature
+        log_odds, best, _ = confidence(ranked, forbidden)
+        parts.append((ranking_values(log_odds, rule, ranked, forbidden), log_odds, best))
     columns = [torch.cat(column).tolist() for column in zip(*parts, strict=True)]
     return Answers(*columns)
 
@@ -58,12 +60,18 @@ def steps_of_states(
     rule: CommitRule,
     sampling: Sampling,
     states: Sequence[tuple[int, int, GumbelNoise | None]],
+    committed: Mapping[int, int] | None = None,
 ) -> dict[int, Step]:
-    """The transition at each of `states`: (state index, its block's start, the request's noise at T > 0)."""
+    """The transition at each of `states`: (state index, its block's start, the request's noise at T > 0).
+
+    `committed`: commits in a state's block since it opened, by state index, for a rule that asks; 0 where missing.
+    """
+    committed = committed or {}
     chosen: list[tuple[int, int, int]] = []
     for state, start, _ in states:
         rows = range(packed.state_start[state], packed.state_start[state + 1])
-        picks = select_slots(answers.values[rows.start : rows.stop], answers.log_odds[rows.start : rows.stop], rule)
+        values, log_odds = answers.values[rows.start : rows.stop], answers.log_odds[rows.start : rows.stop]
+        picks = select_slots(values, log_odds, rule, committed.get(state, 0))
         chosen += [(state, rows.start + pick, start) for pick in picks]
     slots = packed.read_slot.tolist()
     positions = [start + slots[row] for _, row, start in chosen]

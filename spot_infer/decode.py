@@ -61,9 +61,11 @@ def decode(
 
     Output never depends on the drafter, the budget, the layout or the batch (section 4.3; exact in float64). With
     `record`, every round carries one table a step. Raises SpotError before the first forward where a prompt is empty,
-    holds the mask token or does not fit the target's context, and when memory runs out.
+    holds the mask token or does not fit the target's context, where the rule serves no drafter, or memory runs out.
     """
     check_settings(settings)
+    if drafter is not None:
+        settings.rule.check_draftable()
     check_requests(target.spec, requests, settings)
     verdict = distribution_preserving(target.spec, settings if drafter else replace(settings, budget=0))
     if isinstance(drafter, OrderDrafter):

@@ -55,9 +55,10 @@ class OrderModelConfig:
             raise SpotError(f"model.features is {self.features!r}; use one of {', '.join(get_args(FeatureKind))}")
         if not isinstance(self.residual, bool):
             raise SpotError(f"model.residual is {self.residual!r}; use true or false")
+        self.rule.check_draftable()
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "rule": self.rule.to_dict()}
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> OrderModelConfig:

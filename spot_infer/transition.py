@@ -15,6 +15,7 @@ from torch import Tensor
 from spot_infer.errors import SpotError
 
 Ranking = Literal["probability", "margin", "entropy"]
+_LATER_FIELDS = ("inclusive", "temperature", "opening")
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,21 @@ class CommitRule:
         softmax in model dtype do; a number e ties every slot whose probability is at least 1 - e.
     selection: `one` slot, a `quota` of slots, or every slot whose probability is above `threshold` (at least `quota`).
     Ties break to the lowest slot.
+
+    The last fields, and a quota that is a tuple (one number a step of a block, the last repeating), serve to reproduce
+    what published decoders return, draft-free: `inclusive` commits at the threshold too; `temperature` ranks, and
+    compares with the threshold, after it; `opening` is `first` where the forward that opens a block commits its first
+    masked slot alone.
     """
 
     ranking: Ranking = "probability"
     resolution: str | float = "float32"
     selection: Literal["one", "quota", "threshold"] = "one"
-    quota: int = 1
+    quota: int | tuple[int, ...] = 1
     threshold: float = 0.9
+    inclusive: bool = False
+    temperature: float = 1.0
+    opening: Literal["rule", "first"] = "rule"
 
     def __post_init__(self) -> None:
         if self.ranking not in get_args(Ranking):
@@ -50,21 +59,62 @@ class CommitRule:
             )
         if self.selection not in ("one", "quota", "threshold"):
             raise SpotError(f"rule.selection is {self.selection!r}; use one, quota or threshold")
-        if self.quota < 1 or not 0 < self.threshold < 1:
+        if min(self._quotas(), default=0) < 1 or not 0 < self.threshold < 1:
             raise SpotError(
                 f"rule.quota is {self.quota} and rule.threshold is {self.threshold}; use a quota of at least 1 and a "
                 "threshold between 0 and 1"
             )
+        if isinstance(self.quota, tuple) and self.selection != "quota":
+            raise SpotError(f"rule.quota is {self.quota} under selection {self.selection}, which takes one number")
+        if not 0 < self.temperature < float("inf") or self.opening not in ("rule", "first"):
+            raise SpotError(
+                f"rule.temperature is {self.temperature} and rule.opening is {self.opening!r}; use a positive "
+                "temperature and rule or first"
+            )
+
+    def _quotas(self) -> tuple[int, ...]:
+        return self.quota if isinstance(self.quota, tuple) else (self.quota,)
+
+    def quota_after(self, committed: int) -> int:
+        """Slots of the step that follows `committed` commits in a block."""
+        quotas = self._quotas()
+        for quota in quotas[:-1]:
+            if committed <= 0:
+                return quota
+            committed -= quota
+        return quotas[-1]
+
+    def check_draftable(self) -> None:
+        """Raise SpotError for a rule that decodes draft-free only: what it commits is not what drafters rank by."""
+        later = {name: getattr(self, name) for name in _LATER_FIELDS if name != "inclusive"}
+        odd = {name: value for name, value in later.items() if value != getattr(CommitRule, name)}
+        if isinstance(self.quota, tuple):
+            odd["quota"] = self.quota
+        if odd:
+            name, value = next(iter(odd.items()))
+            raise SpotError(
+                f"rule.{name} is {value!r}, which reproduces a published decoder draft-free; drafters, shards and "
+                "replay can't serve it: leave it out, or decode without a drafter"
+            )
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """JSON values; the fields after `threshold` only where they are not the default."""
+        fields = asdict(self)
+        if isinstance(self.quota, tuple):
+            fields["quota"] = list(self.quota)
+        return {
+            name: value
+            for name, value in fields.items()
+            if name not in _LATER_FIELDS or value != getattr(CommitRule, name)
+        }
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> CommitRule:
         unknown = set(fields) - set(cls.__dataclass_fields__)
         if unknown:
             raise SpotError(f"rule has unknown keys {sorted(unknown)}; known keys: {sorted(cls.__dataclass_fields__)}")
-        return cls(**fields)
+        quota = fields.get("quota")
+        return cls(**{**fields, "quota": tuple(quota)} if isinstance(quota, list) else fields)
 
 
 @dataclass(frozen=True)
@@ -128,16 +178,22 @@ def ranking_values(
     return value
 
 
-def select_slots(values: list[float], log_odds: list[float], rule: CommitRule) -> list[int]:
-    """Indices into one state's masked slots (ascending slots) that commit now, best first."""
+def select_slots(values: list[float], log_odds: list[float], rule: CommitRule, committed: int = 0) -> list[int]:
+    """Indices into one state's masked slots (ascending slots) that commit now, best first.
+
+    `committed`: how many were committed since the block opened; only a rule that is not the same at every step asks.
+    """
+    if rule.opening == "first" and not committed:
+        return [0]
     order = sorted(range(len(values)), key=lambda index: (-values[index], index))
     if rule.selection == "one":
         return order[:1]
+    quota = rule.quota_after(committed)
     if rule.selection == "quota":
-        return order[: rule.quota]
+        return order[:quota]
     floor = float(torch.logit(torch.tensor(rule.threshold, dtype=torch.float64)))
-    above = [index for index in order if log_odds[index] > floor]
-    return above if len(above) >= rule.quota else order[: rule.quota]
+    above = [index for index in order if log_odds[index] > floor or (rule.inclusive and log_odds[index] == floor)]
+    return above if len(above) >= quota else order[:quota]
 
 
 def draw(logits: Tensor, noise: Tensor, sampling: Sampling, forbidden_ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,9 +69,7 @@ class RuleSection(Section):
     selection: Literal["one", "quota", "threshold"] = Field(
         default=CommitRule.selection, description="Commit one slot, a quota of slots, or every slot above a threshold."
     )
-    quota: Positive = Field(
-        default=CommitRule.quota, description="Slots a step under `quota`, least slots under `threshold`."
-    )
+    quota: Positive = Field(default=1, description="Slots a step under `quota`, least slots under `threshold`.")
     threshold: float = Field(
         default=CommitRule.threshold, gt=0, lt=1, description="Probability above which `threshold` commits a slot."
     )

@@ -19,10 +19,29 @@ settings.load_profile("repo")
 REPO = Path(__file__).resolve().parent.parent
 
 
+def _reference(family: str) -> Path:
+    """Folder of a family's official fixtures, which lie beside the repository and not in it."""
+    folder = REPO.parent / "shared" / "reference" / family
+    if not folder.is_dir():
+        pytest.skip(f"the official {family} fixtures are not beside this repository")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def sdar_reference() -> Path:
-    """Folder of the official SDAR fixtures, which lie beside the repository and not in it."""
-    folder = REPO.parent / "shared" / "reference" / "sdar"
-    if not folder.is_dir():
-        pytest.skip("the official SDAR fixtures are not beside this repository")
-    return folder
+    return _reference("sdar")
+
+
+@pytest.fixture(scope="session")
+def llada2_reference() -> Path:
+    return _reference("llada2_moe")
+
+
+@pytest.fixture(scope="session")
+def llada_reference() -> Path:
+    return _reference("llada")
+
+
+@pytest.fixture(scope="session")
+def dream_reference() -> Path:
+    return _reference("dream")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from spot_infer.errors import SpotError
 from spot_infer.noise import gumbel_row
+from spot_infer.official_rules import even_quotas, linear_quotas
 from spot_infer.transition import (
     CommitRule,
     Sampling,
@@ -224,6 +227,11 @@ BAD_RULES: list[dict[str, Any]] = [
     {"threshold": 1.0},
     {"colour": "red"},
     {"ranking": "margin", "resolution": 0.01},
+    {"quota": ()},
+    {"quota": (2, 0), "selection": "quota"},
+    {"quota": (2, 1), "selection": "threshold"},
+    {"temperature": 0.0},
+    {"opening": "last"},
 ]
 
 
@@ -240,7 +248,50 @@ def test_sampling_that_means_nothing_is_refused_by_name(fields: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
-    "rule", [CommitRule(), CommitRule("margin", "bfloat16", "quota", 3), CommitRule(resolution=0.01)]
+    "rule",
+    [
+        CommitRule(),
+        CommitRule("margin", "bfloat16", "quota", 3),
+        CommitRule(resolution=0.01),
+        CommitRule(selection="quota", quota=(2, 1), inclusive=True, temperature=0.5, opening="first"),
+    ],
 )
 def test_a_rule_survives_being_written_down(rule: CommitRule) -> None:
-    assert CommitRule.from_dict(rule.to_dict()) == rule
+    assert CommitRule.from_dict(json.loads(json.dumps(rule.to_dict()))) == rule
+
+
+def test_fields_that_only_reproduce_published_decoders_are_written_only_where_they_are_used() -> None:
+    assert list(CommitRule().to_dict()) == ["ranking", "resolution", "selection", "quota", "threshold"]
+
+
+def test_a_quota_by_step_is_counted_from_the_commits_since_the_block_opened() -> None:
+    rule = CommitRule(selection="quota", quota=(3, 2, 1))
+    assert [rule.quota_after(committed) for committed in (0, 3, 5, 6, 7)] == [3, 2, 1, 1, 1]
+    assert select_slots([0.1, 0.4, 0.3, 0.2], [0.0] * 4, rule, committed=3) == [1, 2]
+
+
+def test_a_threshold_is_strict_unless_inclusive_and_an_opening_may_commit_the_first_slot_alone() -> None:
+    at_half = CommitRule(selection="threshold", threshold=0.5)
+    assert select_slots([0.0, 1.0, -1.0], [0.0, 1.0, -1.0], at_half) == [1]
+    assert select_slots([0.0, 1.0, -1.0], [0.0, 1.0, -1.0], replace(at_half, inclusive=True)) == [1, 0]
+    first = replace(at_half, opening="first")
+    assert select_slots([0.0, 1.0, -1.0], [0.0, 1.0, -1.0], first) == [0]
+    assert select_slots([0.0, 1.0, -1.0], [0.0, 1.0, -1.0], first, committed=1) == [1]
+
+
+@pytest.mark.parametrize(
+    "rule", [CommitRule(selection="quota", quota=(2, 1)), CommitRule(temperature=0.5), CommitRule(opening="first")]
+)
+def test_a_rule_of_published_decoders_serves_no_drafter(rule: CommitRule) -> None:
+    with pytest.raises(SpotError, match="without a drafter"):
+        rule.check_draftable()
+    CommitRule("entropy", "bfloat16", "threshold", 2, 0.5, inclusive=True).check_draftable()
+
+
+@given(st.integers(1, 64), st.integers(1, 64))
+def test_published_schedules_fill_the_block(slots: int, steps: int) -> None:
+    assert sum(linear_quotas(slots, steps)) == slots
+    if steps <= slots:
+        even = even_quotas(slots, steps)
+        assert (sum(even), len(even), max(even) - min(even) <= 1) == (slots, steps, True)
+        assert list(even) == sorted(even, reverse=True)

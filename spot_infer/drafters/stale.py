@@ -56,4 +56,4 @@ def slots_per_step(rule: CommitRule) -> int:
     Under a threshold rule every slot above the threshold was committed in the step that the stale table led to, so the
     table holds none, and the next step is expected to take the least that the rule allows.
     """
-    return 1 if rule.selection == "one" else rule.quota
+    return 1 if rule.selection == "one" else rule.quota_after(0)

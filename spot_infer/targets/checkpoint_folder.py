@@ -37,8 +37,8 @@ def find_folder(path_or_id: str | Path, revision: str | None) -> Path:
             ) from None
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise SpotError(
-            f"{path_or_id} is not a local folder and could not be fetched from the hub{_at(revision)} ({reason}); check "
-            "the name, or download it first and pass the folder"
+            f"{path_or_id} is not a local folder and could not be fetched from the hub{_at(revision)} ({reason}); "
+            "check the name, or download it first and pass the folder"
         ) from error
 
 

@@ -71,7 +71,9 @@ def family_of(model_type: Any, where: str) -> Family:
     try:
         family = entry.load()
     except (ImportError, AttributeError) as error:
-        raise SpotError(f"the plugin {entry.value} for model_type {model_type!r} can't be imported ({error})") from error
+        raise SpotError(
+            f"the plugin {entry.value} for model_type {model_type!r} can't be imported ({error})"
+        ) from error
     if not isinstance(family, Family):
         raise SpotError(f"the plugin {entry.value} for model_type {model_type!r} is not a spot_infer.targets.Family")
     return family

@@ -141,7 +141,9 @@ def _load_model(
                 output_loading_info=True,
             )
     except KeyError as error:
-        raise SpotError(f"{folder / 'config.json'} has no {error}, which its model_type needs; fetch it again") from error
+        raise SpotError(
+            f"{folder / 'config.json'} has no {error}, which its model_type needs; fetch it again"
+        ) from error
     except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
         raise SpotError(f"{folder}: the weights could not be loaded ({_first_line(error)})") from error
     wrong = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
@@ -171,7 +173,7 @@ def _distributed(tp_plan: str | dict[str, str] | None, family: Family) -> Distri
             f"tp_plan is {tp_plan!r}, but this family splits a fused weight while loading, which can't be sharded; use "
             "device_map"
         )
-    return DistributedConfig(tp_plan=tp_plan, tp_size=processes)
+    return DistributedConfig(tp_plan=tp_plan, tp_size=processes)  # type: ignore[arg-type]
 
 
 def _device(device: str | torch.device | None) -> torch.device:

@@ -1,0 +1,134 @@
+"""Random checkpoints of every family on disk, with the official names of config fields and weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import (
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+MASK, STOP, VOCAB = 95, 94, 96
+_COMMON = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": False,
+}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_IDS = {"mask_token_id": MASK, "eos_token_id": STOP}
+
+
+def random_model(model_class: Any, config: Any, seed: int) -> Any:
+    """A random float32 model whose answers are sure of some tokens."""
+    torch.manual_seed(seed)
+    config.initializer_range = 0.3
+    model = model_class._from_config(config, attn_implementation="sdpa").to(torch.float32).eval()
+    model.lm_head.weight.data *= 2.0
+    return model
+
+
+def _save(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: weight.clone().contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
+
+
+def _unstacked_experts(weights: dict[str, Tensor], experts: int) -> dict[str, Tensor]:
+    """Stacked expert weights as the one-by-one weights that checkpoints hold."""
+    apart = {}
+    for name, weight in weights.items():
+        prefix, _, part = name.rpartition(".")
+        for expert in range(experts) if prefix.endswith("mlp.experts") else ():
+            own = f"{prefix}.{expert}"
+            if part == "down_proj":
+                apart[f"{own}.down_proj.weight"] = weight[expert]
+            else:
+                apart[f"{own}.gate_proj.weight"], apart[f"{own}.up_proj.weight"] = weight[expert].chunk(2)
+        if not prefix.endswith("mlp.experts"):
+            apart[name] = weight
+    return apart
+
+
+def save_sdar_moe(folder: Path, seed: int = 0) -> Any:
+    config = {**_COMMON, **_EXPERTS, "num_key_value_heads": 2, "head_dim": 8, "norm_topk_prob": True}
+    model = random_model(Qwen3MoeForCausalLM, Qwen3MoeConfig(**config), seed)
+    official = {**config, **_IDS, "model_type": "sdar_moe", "block_size": 4, "fuse_cross_entropy": True}
+    _save(folder, official, _unstacked_experts(model.state_dict(), 4))
+    return model
+
+
+def glm(seed: int) -> Any:
+    """A plain GLM-4.5 model of LLaDA2.0's shape."""
+    config = Glm4MoeConfig(
+        **_COMMON,
+        num_key_value_heads=2,
+        head_dim=16,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        n_shared_experts=1,
+        n_group=2,
+        topk_group=1,
+        routed_scaling_factor=2.5,
+        first_k_dense_replace=1,
+        use_qk_norm=True,
+        num_mtp_layers=0,
+        rope_parameters={"rope_type": "default", "rope_theta": 600000.0, "partial_rotary_factor": 0.5},
+    )
+    model = random_model(Glm4MoeForCausalLM, config, seed)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.randn_like(buffer) * 0.1)
+    return model
+
+
+def save_llada2(folder: Path, seed: int = 0) -> Any:
+    model = glm(seed)
+    official = {
+        **_COMMON,
+        **_EXPERTS,
+        "model_type": "llada2_moe",
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "num_shared_experts": 1,
+        "n_group": 2,
+        "topk_group": 1,
+        "routed_scaling_factor": 2.5,
+        "first_k_dense_replace": 1,
+        "norm_topk_prob": True,
+        "rope_theta": 600000,
+        "partial_rotary_factor": 0.5,
+        "rms_norm_eps": model.config.rms_norm_eps,
+        "use_qkv_bias": False,
+        "pad_token_id": STOP,
+    }
+    weights: dict[str, Tensor] = {}
+    fused: dict[str, list[Tensor]] = {}
+    for name, weight in _unstacked_experts(model.state_dict(), 4).items():
+        name = name.replace("embed_tokens", "word_embeddings").replace("e_score_correction_bias", "expert_bias")
+        name = name.replace("self_attn.o_proj", "attention.dense").replace(
+            "self_attn.q_norm", "attention.query_layernorm"
+        )
+        name = name.replace("self_attn.k_norm", "attention.key_layernorm")
+        if "self_attn" in name:
+            fused.setdefault(f"{name.split('self_attn')[0]}attention.query_key_value.weight", []).append(weight)
+        else:
+            weights[name] = weight
+    _save(folder, official, {**weights, **{name: torch.cat(parts) for name, parts in fused.items()}})
+    return model
+
+
+SAVERS: dict[str, Callable[..., Any]] = {"sdar_moe": save_sdar_moe, "llada2_moe": save_llada2}
