@@ -106,7 +106,7 @@ def test_values_come_back_as_they_were_written() -> None:
 
 
 def test_the_rule_section_is_the_commit_rule() -> None:
-    assert set(RuleSection.model_fields) == set(CommitRule.__dataclass_fields__)
+    assert set(RuleSection.model_fields) == set(CommitRule().to_dict())
     assert RuleSection().commit_rule() == CommitRule()
     rule = CommitRule("entropy", "bfloat16", "threshold", 3, 0.5)
     assert RuleSection(**rule.to_dict()).commit_rule() == rule

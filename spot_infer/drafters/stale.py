@@ -7,6 +7,8 @@ slot counts as much as its drawn token is probable, since a likely draw is one t
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +28,7 @@ def stale_order(context: DraftContext, rule: CommitRule, drawn_confidence: bool 
     """
     table = context.tables[0]
     values = stale_ranking(table.top_logprob, table.log_odds, rule)
-    keys = [table.slots, -values]
+    keys: list[NDArray[Any]] = [table.slots, -values]
     if drawn_confidence and table.drawn_logprob is not None:
         keys.append(-table.drawn_logprob.astype(np.float64))
     masked = set(context.state.masked_slots)
