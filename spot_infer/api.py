@@ -13,7 +13,7 @@ from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.packing import Layout
-from spot_infer.requests import DecodeSettings, Request, Result, Round, Verifier, check_settings
+from spot_infer.requests import Boundary, DecodeSettings, Request, Result, Round, Verifier, check_settings
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling
 
@@ -29,7 +29,8 @@ class GenerationConfig:
     prompt. stop: strings that end a sample. ignore_stop: decode to the limit whatever the tokens. raw: string prompts
     skip the chat template. rule: the commit rule.
     budget: most drafted states a round. floor: smallest mass worth verifying. pad: fill every forward up to 1 + budget
-    replicas a row. layout: how replicas are laid out. batch_size: samples decoded together. verifier: how drafts are
+    replicas a row. layout: how replicas are laid out. batch_size: samples decoded together. boundary: a finished block
+    is cached by a forward of its own (`separate`) or by the next block's first (`fused`). verifier: how drafts are
     accepted at temperature > 0; `greedy` and `rejection` change the tokens, `greedy` their distribution too.
     """
 
@@ -48,6 +49,7 @@ class GenerationConfig:
     pad: bool = False
     layout: Layout = "auto"
     batch_size: int = 8
+    boundary: Boundary = "separate"
     verifier: Verifier = "coupled"
 
     def settings(self, drafted: bool) -> DecodeSettings:
@@ -72,6 +74,7 @@ class GenerationConfig:
             batch_size=self.batch_size,
             ignore_stop=self.ignore_stop,
             stop=stop,
+            boundary=self.boundary,
             verifier=self.verifier,
         )
         check_settings(settings)

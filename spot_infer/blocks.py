@@ -48,6 +48,32 @@ class BlockState:
             tokens[slot] = token
         return BlockState(self.start, tuple(tokens), self.mask_id)
 
+    def following(self) -> BlockState:
+        """The block after this one, all masked: the state that a finished block leads to."""
+        length = len(self.tokens)
+        return BlockState(self.start + length, (self.mask_id,) * length, self.mask_id)
+
+
+def unfold(root: BlockState, commits: Iterable[Commit], end: int) -> tuple[BlockState, ...] | None:
+    """The state that `commits` lead to from `root`, behind the blocks that they finish on the way, first block first.
+
+    A finished block's state is the all-masked block after it. None where no state is: decoding stops in the block that
+    holds `end` - 1, the last position it may fill, and never commits beyond a block that is not finished. Raises
+    ValueError for a commit on a position that is not masked.
+    """
+    blocks: list[BlockState] = []
+    state, rest = root, set(commits)
+    while True:
+        after = state.start + len(state.tokens)
+        here = {commit for commit in rest if commit.position < after}
+        state, rest = state.with_commits(here), rest - here
+        if not state.finished:
+            return None if rest else (*blocks, state)
+        if after >= end:
+            return None
+        blocks.append(state)
+        state = state.following()
+
 
 def open_block(canvas: Sequence[int], start: int, block_length: int, mask_id: int) -> BlockState:
     """The block at `start`: what `canvas` (prompt and finished blocks) already holds of it, masks after that."""

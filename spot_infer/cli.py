@@ -72,6 +72,7 @@ def generate(
     pad: Annotated[bool, _option(_HOW, "Pad every forward to 1 + budget states.", "--pad")] = False,
     layout: Annotated[str, _option(_HOW, "auto, concat or batch.")] = "auto",
     batch_size: Annotated[int, _option(_HOW, "Samples decoded together.")] = 8,
+    boundary: Annotated[str, _option(_HOW, "separate or fused cache writes.")] = "separate",
 ) -> None:
     """Decode prompts. The drafter and the options under "Speed only" change forwards and time, never the text."""
     flags = dict(locals())

@@ -1,8 +1,10 @@
 """The decode loop, draft-free and drafted: draft, one target forward, accept (paper section 4).
 
 Rows of a batch are at different blocks and phases in one forward. A block opens with its root alone (there is no stale
-table yet), goes on in drafted rounds, and a finished block is written to the prefix cache in a forward of its own; a
-row's last block is not. Accepted steps are applied one at a time, so a row ends at the same commit as draft-free.
+table yet) and goes on in drafted rounds. A drafted state may finish the block and run on into the next one; accepting
+it makes the finished block's keys and values, which the same forward computed, cache. A block that the target finished
+itself is written in a forward of its own or, where boundaries are fused, in the next block's first; a row's last block
+is not. Accepted steps are applied one at a time, so a row ends at the same commit as draft-free.
 """
 
 from __future__ import annotations
@@ -10,44 +12,24 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 
 from spot_infer.answers import read_answers, read_tables, steps_of_states
-from spot_infer.blocks import BlockState, Step, finished_length, open_block
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
-from spot_infer.graph import DraftContext, Drafter, DraftGraph
-from spot_infer.noise import GumbelNoise
-from spot_infer.packing import Packed, RowStates, pack, resolve_layout
-from spot_infer.requests import DecodeSettings, FinishReason, Request, Result, Round, Stats, check_settings
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
+from spot_infer.packing import Packed, RowStates, lineage, pack, resolve_layout
+from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
+from spot_infer.requests import DecodeSettings, Request, Round, check_settings
+from spot_infer.rows import Row, open_row
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import PrefixCache, Target, TargetSpec
 from spot_infer.verify import distribution_preserving, verify
 
-_RECENT_TABLES = 2
 Outcome = TypeVar("Outcome")
-
-
-@dataclass
-class _Row:
-    """One request while it is decoded. `canvas` holds the prompt and every finished block."""
-
-    request: int
-    prompt_length: int
-    canvas: list[int]
-    state: BlockState
-    noise: GumbelNoise | None
-    started_s: float
-    tables: list[StaleTable] = field(default_factory=list)
-    final_tokens: int = 0
-    stats: Stats = field(default_factory=Stats)
-
-    def generated(self) -> list[int]:
-        """Generated ids so far, from the prompt's end to the end of the active block; masks where nothing is."""
-        return (self.canvas[: self.state.start] + list(self.state.tokens))[self.prompt_length :]
 
 
 def decode(
@@ -72,13 +54,13 @@ def decode(
         drafter.check_block_length(target.spec.block_length)
     waiting = deque(enumerate(requests))
     cache = target.new_cache()
-    rows: list[_Row] = []
+    rows: list[Row] = []
     with torch.inference_mode():
         while waiting or rows:
-            _admit(target, cache, rows, waiting, settings, verdict)
+            _admit(target, cache, rows, waiting, settings, drafter, verdict)
             graphs = _propose(rows, settings, drafter)
-            packed, hidden = _forward(target, cache, rows, graphs, settings)
-            rounds = _advance(target, cache, rows, graphs, packed, hidden, settings, drafter, record)
+            forward = _forward(target, cache, rows, graphs, settings, drafter)
+            rounds = _advance(target, cache, rows, graphs, forward, settings, drafter, record)
             for index in reversed(range(len(rows))):
                 if rounds[index].result is not None:
                     cache.drop_row(index)
@@ -110,191 +92,165 @@ def check_requests(spec: TargetSpec, requests: Sequence[Request], settings: Deco
 def _admit(
     target: Target,
     cache: PrefixCache,
-    rows: list[_Row],
+    rows: list[Row],
     waiting: deque[tuple[int, Request]],
     settings: DecodeSettings,
+    drafter: Drafter | None,
     verdict: tuple[bool, str],
 ) -> None:
     """Fill the batch from `waiting` and encode the new rows' whole prompt blocks."""
-    spec = target.spec
+    blocks = 2 if settings.boundary == "fused" or looks_ahead(drafter) else 1
     indices: list[int] = []
     prefixes: list[tuple[int, ...]] = []
     while waiting and len(rows) < settings.batch_size:
         number, request = waiting.popleft()
-        start = len(request.prompt_ids) // spec.block_length * spec.block_length
-        noise = _noise(request, spec) if settings.sampling.temperature > 0 else None
-        state = open_block(request.prompt_ids, start, spec.block_length, spec.mask_id)
-        canvas = list(request.prompt_ids)
-        rows.append(_Row(number, len(canvas), canvas, state, noise, time.perf_counter()))
+        rows.append(open_row(number, request, target.spec, settings, blocks))
         rows[-1].stats.distribution_preserving, rows[-1].stats.reason = verdict
         indices.append(cache.add_row())
-        prefixes.append(request.prompt_ids[:start])
+        prefixes.append(request.prompt_ids[: rows[-1].state.start])
     if indices:
         _guard_memory(settings, lambda: target.prefill(cache, indices, prefixes))
 
 
-def _noise(request: Request, spec: TargetSpec) -> GumbelNoise:
-    """The request's noise, keeping one block of rows: 40 MB at a vocabulary of 150,000 and L = 32."""
-    return GumbelNoise(request.seed, spec.vocab_size, keep_rows=spec.block_length)
-
-
-def _propose(rows: list[_Row], settings: DecodeSettings, drafter: Drafter | None) -> list[DraftGraph | None]:
+def _propose(rows: list[Row], settings: DecodeSettings, drafter: Drafter | None) -> list[DraftGraph | None]:
     """Draft for every row that has a stale table and something left to draft."""
     graphs: list[DraftGraph | None] = [None] * len(rows)
     if drafter is None or settings.budget == 0:
         return graphs
-    drafting = [index for index, row in enumerate(rows) if row.tables and len(row.state.masked_slots) > 1]
-    if not drafting:
-        return graphs
-    contexts = [
-        DraftContext(
-            request=rows[index].request,
-            state=rows[index].state,
-            tables=tuple(rows[index].tables),
+    crosses = settings.boundary == "fused" or looks_ahead(drafter)
+    contexts = {
+        index: DraftContext(
+            request=row.request,
+            state=row.state,
+            tables=tuple(row.tables),
             budget=settings.budget,
             floor=settings.floor,
             temperature=settings.sampling.temperature,
-            noise=rows[index].noise,
+            noise=row.noise,
+            completes=crosses and not row.last_block,
+            next_table=row.next_table,
         )
-        for index in drafting
-    ]
+        for index, row in enumerate(rows)
+        if row.tables
+    }
+    contexts = {index: one for index, one in contexts.items() if one.completes or len(one.state.masked_slots) > 1}
+    if not contexts:
+        return graphs
     started = time.perf_counter()
-    proposed = drafter.propose(contexts)
-    share = (time.perf_counter() - started) / len(drafting)
-    for index, graph in zip(drafting, proposed, strict=True):
+    proposed = drafter.propose(list(contexts.values()))
+    share = (time.perf_counter() - started) / len(contexts)
+    for index, graph in zip(contexts, proposed, strict=True):
         graphs[index] = graph
         stats = rows[index].stats
+        stats.drafted += len(graph)
+        stats.drafted_rounds += len(graph) > 0
         stats.drafter_s += share
         stats.drafter_calls += graph.calls
         stats.states_scored += graph.states_scored
     return graphs
 
 
+@dataclass(frozen=True)
+class _Forward:
+    """One target forward: hidden [M, H], and which of its replicas stand for what in every row."""
+
+    packed: Packed
+    hidden: torch.Tensor
+    laid: list[RowReplicas]
+
+
 def _forward(
     target: Target,
     cache: PrefixCache,
-    rows: list[_Row],
+    rows: list[Row],
     graphs: list[DraftGraph | None],
     settings: DecodeSettings,
-) -> tuple[Packed, torch.Tensor]:
+    drafter: Drafter | None,
+) -> _Forward:
     """One target forward over every row's root and drafted states, or its finished block to be written."""
-    packing = []
-    for index, (row, graph) in enumerate(zip(rows, graphs, strict=True)):
-        drafted = [] if graph is None else [row.state.with_commits(commits) for commits in graph.commits[1:]]
-        packing.append(RowStates(index, cache.lengths[index], (row.state, *drafted), read=not row.state.finished))
+    ahead = looks_ahead(drafter) and settings.budget > 0
+    laid = [
+        lay_out_write(row.unwritten)
+        if row.unwritten and settings.boundary == "separate"
+        else lay_out(row.unwritten, row.state, graph or DraftGraph(), row.end, ahead and not row.last_block)
+        for row, graph in zip(rows, graphs, strict=True)
+    ]
+    packing = [RowStates(index, cache.lengths[index], one.replicas) for index, one in enumerate(laid)]
     pad_states = 1 + settings.budget if settings.pad else 0
     packed = pack(packing, resolve_layout(settings.layout, target.device), target.device, pad_states)
     hidden = _guard_memory(settings, lambda: target.forward(packed, cache))
     for index, row in enumerate(rows):
         row.stats.nfe += 1
         row.stats.positions += packed.positions_of(index)
-    return packed, hidden
+    return _Forward(packed, hidden, laid)
 
 
 def _advance(
     target: Target,
     cache: PrefixCache,
-    rows: list[_Row],
+    rows: list[Row],
     graphs: list[DraftGraph | None],
-    packed: Packed,
-    hidden: torch.Tensor,
+    forward: _Forward,
     settings: DecodeSettings,
     drafter: Drafter | None,
     record: bool,
 ) -> list[Round]:
-    """Verify every row, apply what it committed, read the tables that will be needed, and move to the next phase."""
+    """Verify every row, apply what it committed, make cache of the blocks behind it, and read the tables needed."""
+    packed, hidden = forward.packed, forward.hidden
     answers = read_answers(target, hidden, settings.rule)
     reading = [
-        (state, row.state.start, row.noise)
-        for index, row in enumerate(rows)
-        for state in range(packed.row_states[index], packed.row_states[index + 1])
-        if not row.state.finished
+        (packed.row_states[index] + replica, laid.start(replica), row.noise)
+        for index, (row, laid) in enumerate(zip(rows, forward.laid, strict=True))
+        for replica in laid.of_node
+        if replica is not None
     ]
     transitions = steps_of_states(target, packed, hidden, answers, settings.rule, settings.sampling, reading)
+    drafts = drafter is not None and settings.budget > 0
     rounds: list[Round] = []
-    wanted: list[tuple[int, int, GumbelNoise | None]] = []
-    wanted_of: list[int] = []
-    for index, row in enumerate(rows):
-        first = packed.row_states[index]
-        root = row.state
-        if root.finished:
+    reads: list[list[int]] = []
+    for index, (row, laid) in enumerate(zip(rows, forward.laid, strict=True)):
+        if not laid.of_node:
+            rounds.append(Round(row.request, row.unwritten[-1], None, (), ()))
+            reads.append([])
             row.stats.cache_writes += 1
-            cache.promote(index, packed, first)
-            row.canvas[root.start :] = root.tokens
-            row.state = open_block((), root.start + len(root.tokens), len(root.tokens), root.mask_id)
-            rounds.append(Round(row.request, root, None, (), ()))
-            wanted_of.append(0)
+            _promote(cache, index, row, packed, range(len(laid.replicas)))
             continue
-        graph = graphs[index] or DraftGraph()
-        steps, nodes = verify(graph, [transitions.get(first + node) for node in range(1 + len(graph))])
-        steps, final, result = _apply(target, row, steps, graph, settings)
-        keep = nodes[: len(steps)]
-        reads_next = drafter is not None and settings.budget > 0 and result is None and not row.state.finished
-        nodes_read = keep if record else keep[-1:] if reads_next else []
-        wanted += [(first + node, root.start, row.noise) for node in nodes_read]
-        wanted_of.append(len(nodes_read))
+        first, root = packed.row_states[index], row.state
+        known = [None if replica is None else transitions[first + replica] for replica in laid.of_node]
+        steps, nodes = verify(graphs[index] or DraftGraph(), known)
+        steps, final, result = row.apply(target, steps, settings)
         rounds.append(Round(row.request, root, graphs[index], tuple(steps), (), final, result))
+        passed = [replica for node in nodes[: len(steps)] if (replica := laid.of_node[node]) is not None]
+        if result is None:
+            _promote(cache, index, row, packed, lineage(laid.replicas, passed[-1])[:-1])
+        newest = [replica for replica in passed[-1:] if laid.start(replica) == row.state.start]
+        reads.append(passed if record else newest if drafts and result is None else [])
+        if laid.next_block is not None and root.start == row.state.start and result is None:
+            reads[-1].append(laid.next_block)
+    wanted = [
+        (packed.row_states[index] + replica, laid.start(replica), rows[index].noise)
+        for index, (laid, read) in enumerate(zip(forward.laid, reads, strict=True))
+        for replica in read
+    ]
     tables = iter(read_tables(target, packed, hidden, settings.sampling, wanted) if wanted else ())
     return [
-        _with_tables(row, round_, [next(tables) for _ in range(count)])
-        for row, round_, count in zip(rows, rounds, wanted_of, strict=True)
+        _with_tables(row, round_, {replica: next(tables) for replica in read}, laid)
+        for row, round_, read, laid in zip(rows, rounds, reads, forward.laid, strict=True)
     ]
 
 
-def _with_tables(row: _Row, round_: Round, tables: list[StaleTable]) -> Round:
-    """Attach tables to the round and keep the newest ones for drafting in the same block."""
-    row.tables = [] if row.state.finished or not round_.steps else [*reversed(tables), *row.tables][:_RECENT_TABLES]
-    return replace(round_, tables=tuple(tables))
+def _promote(cache: PrefixCache, index: int, row: Row, packed: Packed, replicas: Sequence[int]) -> None:
+    """Make cache of the row's first unwritten blocks: `replicas` are theirs, computed by the forward `packed`."""
+    for replica in replicas:
+        cache.promote(index, packed, packed.row_states[index] + replica)
+    row.unwritten = row.unwritten[len(replicas) :]
 
 
-def _apply(
-    target: Target, row: _Row, steps: list[Step], graph: DraftGraph, settings: DecodeSettings
-) -> tuple[list[Step], tuple[int, ...], Result | None]:
-    """Commit `steps` one at a time until the row finishes; returns those committed and what became final."""
-    stats = row.stats
-    stats.rounds += 1
-    stats.drafted += len(graph)
-    stats.drafted_rounds += len(graph) > 0
-    spec = target.spec
-    stop_ids = () if settings.ignore_stop else spec.stop_ids
-    before = row.final_tokens
-    for number, step in enumerate(steps):
-        row.state = row.state.with_commits(step)
-        stats.commits += len(step)
-        stats.accepted += number > 0
-        generated = row.generated()
-        length = finished_length(generated, spec.mask_id, stop_ids, settings.max_new_tokens)
-        filled = next((i for i, token in enumerate(generated) if token == spec.mask_id), len(generated))
-        if settings.stop and (cut := _stop_string(target, generated[: length or filled], row, settings)):
-            length = cut
-        row.final_tokens = length if length is not None else min(filled, settings.max_new_tokens)
-        if length is not None:
-            result = _result(target, row, tuple(generated[:length]), settings)
-            return steps[: number + 1], tuple(generated[before:length]), result
-    return steps, tuple(row.generated()[before : row.final_tokens]), None
-
-
-def _stop_string(target: Target, filled: list[int], row: _Row, settings: DecodeSettings) -> int | None:
-    """Length of the shortest prefix of the filled tokens whose text holds a stop string."""
-    for length in range(row.final_tokens + 1, len(filled) + 1):
-        text = target.tokenizer.decode(filled[:length])
-        if any(stop in text for stop in settings.stop):
-            return length
-    return None
-
-
-def _result(target: Target, row: _Row, tokens: tuple[int, ...], settings: DecodeSettings) -> Result:
-    stop_ids = () if settings.ignore_stop else target.spec.stop_ids
-    stopped = bool(tokens) and tokens[-1] in stop_ids
-    reason: FinishReason = "stop" if stopped else "length"
-    text = ""
-    if target.tokenizer is not None:
-        text = target.tokenizer.decode(tokens[:-1] if stopped else tokens, skip_special_tokens=True)
-        cuts = [text.index(stop) for stop in settings.stop if stop in text]
-        if cuts:
-            text, reason = text[: min(cuts)], "stop"
-    row.stats.wall_s = time.perf_counter() - row.started_s
-    return Result(row.request, tokens, text, reason, row.stats)
+def _with_tables(row: Row, round_: Round, tables: dict[int, StaleTable], laid: RowReplicas) -> Round:
+    """Attach the passed states' tables to the round, and keep what the next round drafts from."""
+    ahead = tables.pop(laid.next_block, None) if laid.next_block is not None else None
+    row.remember([table for replica, table in tables.items() if laid.start(replica) == row.state.start], ahead)
+    return replace(round_, tables=tuple(tables.values()))
 
 
 def _guard_memory(settings: DecodeSettings, call: Callable[[], Outcome]) -> Outcome:

@@ -14,7 +14,7 @@ import torch
 
 from spot_infer.blocks import BlockState, Step
 from spot_infer.noise import GumbelNoise
-from spot_infer.packing import RowStates, pack
+from spot_infer.packing import Replica, RowStates, pack
 from spot_infer.requests import Request
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling, confidence, ranking_values
@@ -83,7 +83,7 @@ def _logits_at(target: Target, request: Request, steps: Sequence[Step], position
         row = cache.add_row()
         target.prefill(cache, [row], [prefix])
         state = BlockState(start, tuple(known), mask_id)
-        packed = pack([RowStates(row, start, (state,))], "concat", target.device)
+        packed = pack([RowStates(row, start, (Replica(state),))], "concat", target.device)
         hidden = target.forward(packed, cache)
         slots = packed.read_slot.tolist()
         return target.logits(hidden[[slots.index(position - start) for position in positions]])

@@ -66,7 +66,7 @@ class _Search:
         ]
         self.option_index = np.array([option[0] for option in self.options], dtype=np.int64)
         self.option_probability = np.array([option[3] for option in self.options], dtype=np.float64)
-        self.deepest = len(context.state.masked_slots) - 1
+        self.deepest = context.room
         self.root: Key = frozenset() if merged else ()
         self.slots: dict[Key, tuple[int, ...]] = {self.root: ()}
         self.edges: dict[Key, list[tuple[Key, Step, float]]] = {}

@@ -165,22 +165,16 @@ def _shown(run: Run, rounds: Iterable[Round], console: Console, pace_s: float) -
     return kept
 
 
-def draft_free_nfe(result: Result) -> int:
-    """Target forwards that draft-free decoding takes for the same tokens: one a step and one a cache write."""
-    stats = result.stats
-    return stats.rounds + stats.accepted + stats.cache_writes
-
-
 def _fields(result: Result) -> dict[str, Any]:
     stats = asdict(result.stats) | {
         "accepted_per_round": result.stats.accepted_per_round,
-        "draft_free_nfe": draft_free_nfe(result),
+        "draft_free_nfe": result.stats.draft_free_nfe,
     }
     return {"text": result.text, "tokens": result.tokens, "finish_reason": result.finish_reason, "stats": stats}
 
 
 def _summary(result: Result) -> str:
-    stats, free = result.stats, draft_free_nfe(result)
+    stats, free = result.stats, result.stats.draft_free_nfe
     return (
         f"{len(result.tokens)} tokens ({result.finish_reason}) · NFE {stats.nfe} · draft-free {free} · "
         f"{free / stats.nfe:.2f}x fewer forwards · {stats.accepted_per_round:.1f} accepted a round · "

@@ -70,6 +70,9 @@ class DraftContext:
 
     tables[0] is the stale table, computed at the root's predecessor: its slots hold all of the root's masked slots.
     budget, floor: most drafted states and smallest mass; temperature, noise: of the request, noise None at 0.
+    completes: a state that fills the block is worth drafting, since another block follows; its commits may be followed
+    by commits in that block. next_table: for a drafter with `looks_ahead`, the table of the next block, all masked,
+    behind the newest root that a forward has seen; None in the last block and in a round with none at hand.
     """
 
     request: int
@@ -79,11 +82,27 @@ class DraftContext:
     floor: float
     temperature: float
     noise: GumbelNoise | None = None
+    completes: bool = False
+    next_table: StaleTable | None = None
+
+    @property
+    def room(self) -> int:
+        """Most masked slots of the root that a drafted state is worth filling: all but the last, or all."""
+        return len(self.state.masked_slots) - (not self.completes)
 
 
 class Drafter(Protocol):
-    """Anything that proposes future states. It may be wrong in any way: only speed depends on it."""
+    """Anything that proposes future states. It may be wrong in any way: only speed depends on it.
+
+    One with a true attribute `looks_ahead` gets `next_table`, for a block of positions more a row in every forward.
+    """
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
-        """One graph a context, each of at most `budget` drafted states, none of them a finished block."""
+        """One graph a context, each of at most `budget` drafted states. A state that fills the block is worth its
+        forward only where the context `completes`."""
         ...
+
+
+def looks_ahead(drafter: Drafter | None) -> bool:
+    """Whether `drafter` reads `next_table`."""
+    return bool(getattr(drafter, "looks_ahead", False))

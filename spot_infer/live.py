@@ -140,11 +140,12 @@ class LiveView:
         self.drafting = drafting
         self.final: list[int] = []
         self.latest: Round | None = None
-        self.nfe = self.steps = self.writes = self.accepted = self.drafted_rounds = 0
+        self.blocks: set[int] = set()
+        self.nfe = self.steps = self.accepted = self.drafted_rounds = 0
 
     def update(self, round_: Round) -> None:
         self.nfe += 1
-        self.writes += not round_.steps
+        self.blocks |= {min(step).position // len(round_.state.tokens) for step in round_.steps}
         self.steps += len(round_.steps)
         self.accepted += max(0, len(round_.steps) - 1)
         self.drafted_rounds += round_.graph is not None and len(round_.graph) > 0
@@ -155,7 +156,7 @@ class LiveView:
     @property
     def stats_line(self) -> str:
         """Forwards so far beside what draft-free decoding needs for the same steps."""
-        free = self.steps + self.writes
+        free = self.steps + len(self.blocks) - 1
         line = f"NFE {self.nfe} · draft-free {free} · {free / max(self.nfe, 1):.2f}x fewer forwards"
         if self.drafting:
             line += f" · {self.accepted / max(self.drafted_rounds, 1):.1f} accepted a round"

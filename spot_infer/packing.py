@@ -1,8 +1,9 @@
 """Replicas -> one forward: input ids, positions, attention mask and where to read (paper appendix D.2).
 
-A replica is one block state laid out behind its row's cached prefix. It attends to that prefix and to itself only, so
-its logits are what the target would compute at that state alone. Two layouts, same answers: `concat` puts a row's
-replicas in one sequence under a block-diagonal mask, `batch` gives each replica a sequence of its own.
+A replica is one block state laid out behind its row's cached prefix. It attends to that prefix, to the finished blocks
+before it that are in the same forward (its ancestors) and to itself, so its logits are what the target would compute at
+that state alone. Two layouts, same answers: `concat` puts a row's replicas in one sequence, `batch` gives each its own,
+or as few as fit one where some have ancestors.
 """
 
 from __future__ import annotations
@@ -28,25 +29,40 @@ def resolve_layout(layout: Layout, device: torch.device) -> Layout:
 
 
 @dataclass(frozen=True)
-class RowStates:
-    """One row's replicas: the prefix-cache row they attend to, that prefix's length, the states, and which are read."""
+class Replica:
+    """A state to lay out. `ancestor`: the replica of the block before it, by its index in the row, where that block is
+    in this forward rather than in the cache; it stands before its descendants. `read`: whether its slots are read."""
 
-    row: int
-    prefix_length: int
-    states: tuple[BlockState, ...]
+    state: BlockState
+    ancestor: int | None = None
     read: bool = True
 
 
 @dataclass(frozen=True)
+class RowStates:
+    """One row's replicas: the prefix-cache row they attend to, that prefix's length, and the replicas."""
+
+    row: int
+    prefix_length: int
+    replicas: Sequence[Replica]
+
+
+def lineage(replicas: Sequence[Replica], index: int) -> tuple[int, ...]:
+    """The replicas that replica `index` of a row attends to: its ancestors, first block first, and itself."""
+    ancestor = replicas[index].ancestor
+    return (index,) if ancestor is None else (*lineage(replicas, ancestor), index)
+
+
+@dataclass(frozen=True)
 class Packed:
-    """One target forward over N sequences of Q tokens, S states in all, M slots to read.
+    """One target forward over N sequences of Q tokens, S replicas in all, M slots to read.
 
     input_ids, position_ids int64 [N, Q]; attention_mask bool [N, 1, Q, P + Q], True where a query attends, the first P
     keys being the cached prefix of `cache_rows[n]` (padded to the longest prefix P) and the rest the sequence itself.
-    read_index int64 [M]: rows of the flattened [N * Q] output that predict the masked slots, state by state;
-    read_slot int64 [M]; state_start [S + 1]: state s reads rows state_start[s]..state_start[s + 1].
-    row_states [B + 1]: input row b owns states row_states[b]..row_states[b + 1]; row_sequences [B]: its sequences.
-    sequence_of, offset_of [S]: where in the N sequences state s lies.
+    read_index int64 [M]: rows of the flattened [N * Q] output that predict the masked slots, replica by replica;
+    read_slot int64 [M]; state_start [S + 1]: replica s reads rows state_start[s]..state_start[s + 1].
+    row_states [B + 1]: input row b owns replicas row_states[b]..row_states[b + 1]; row_sequences [B]: its sequences.
+    sequence_of, offset_of [S]: where in the N sequences replica s lies (in one of them, if it lies in several).
     """
 
     input_ids: Tensor
@@ -72,88 +88,111 @@ class Packed:
         return self.row_sequences[row] * self.input_ids.shape[1]
 
 
+_Sequence = list[int]
+"""Replicas of one row, by index, in the order in which one sequence holds them."""
+
+
 def pack(rows: Sequence[RowStates], layout: Layout, device: torch.device | str = "cpu", pad_states: int = 0) -> Packed:
-    """Lay out every row's states. Each row is padded with dummy replicas to at least `pad_states` states."""
-    block_length = len(rows[0].states[0].tokens)
-    widest = max(pad_states, *(len(row.states) for row in rows))
-    per_sequence = widest if layout == "concat" else 1
-    sequences: list[list[BlockState | None]] = []
-    sequence_rows: list[RowStates] = []
-    sequence_of: list[int] = []
-    offset_of: list[int] = []
-    row_states = [0]
-    row_sequences: list[int] = []
-    for row in rows:
-        slots: list[BlockState | None] = list(row.states)
-        slots += [None] * (max(pad_states, len(slots)) - len(slots))
-        first = len(sequences)
-        for index in range(len(row.states)):
-            sequence_of.append(first + index // per_sequence)
-            offset_of.append(index % per_sequence * block_length)
-        if layout == "concat":
-            slots += [None] * (widest - len(slots))
-        groups = [slots[i : i + per_sequence] for i in range(0, len(slots), per_sequence)]
-        sequences += groups
-        sequence_rows += [row] * len(groups)
-        row_sequences.append(len(groups))
+    """Lay out every row's replicas. Each row is padded with dummy replicas to at least `pad_states` of them."""
+    block_length = len(rows[0].replicas[0].state.tokens)
+    width = _width(rows, layout, pad_states)
+    placed = [_place(row, width, pad_states) for row in rows]
+    sequences = [(row, sequence) for row, own in zip(rows, placed, strict=True) for sequence in own]
+    row_states, sequence_of, offset_of = [0], list[int](), list[int]()
+    first = 0
+    for row, own in zip(rows, placed, strict=True):
+        for index in range(len(row.replicas)):
+            number = next(number for number, sequence in enumerate(own) if index in sequence)
+            sequence_of.append(first + number)
+            offset_of.append(own[number].index(index) * block_length)
+        first += len(own)
         row_states.append(len(sequence_of))
-    input_ids, position_ids = _tokens(sequences, sequence_rows, block_length)
-    width = per_sequence * block_length
-    read_index, read_slot, state_start = _reads(rows, sequence_of, offset_of, width)
+    input_ids, position_ids = _tokens(sequences, width)
+    read_index, read_slot, state_start = _reads(rows, sequence_of, offset_of, width * block_length)
     prefix_width = max(row.prefix_length for row in rows)
     return Packed(
         input_ids=input_ids.to(device),
         position_ids=position_ids.to(device),
-        attention_mask=_mask(sequence_rows, prefix_width, per_sequence, block_length, device),
-        cache_rows=torch.tensor([row.row for row in sequence_rows], device=device),
+        attention_mask=_mask(sequences, prefix_width, width, block_length, device),
+        cache_rows=torch.tensor([row.row for row, _ in sequences], device=device),
         read_index=torch.tensor(read_index, dtype=torch.int64, device=device),
         read_slot=torch.tensor(read_slot, dtype=torch.int64, device=device),
         state_start=tuple(state_start),
         row_states=tuple(row_states),
-        row_sequences=tuple(row_sequences),
+        row_sequences=tuple(len(own) for own in placed),
         sequence_of=tuple(sequence_of),
         offset_of=tuple(offset_of),
         prefix_width=prefix_width,
     )
 
 
-def _tokens(
-    sequences: list[list[BlockState | None]], sequence_rows: list[RowStates], block_length: int
-) -> tuple[Tensor, Tensor]:
+def _width(rows: Sequence[RowStates], layout: Layout, pad_states: int) -> int:
+    """Replicas a sequence: all of the largest row under `concat`, the longest lineage under `batch`."""
+    if layout == "concat":
+        return max(pad_states, *(len(row.replicas) for row in rows))
+    return max(len(lineage(row.replicas, index)) for row in rows for index in range(len(row.replicas)))
+
+
+def _place(row: RowStates, width: int, pad_states: int) -> list[_Sequence]:
+    """Put every replica into the first sequence that has room for it and for those of its ancestors not in there."""
+    ancestors = {replica.ancestor for replica in row.replicas}
+    sequences: list[_Sequence] = []
+    for index in range(len(row.replicas)):
+        if index in ancestors:
+            continue
+        members = lineage(row.replicas, index)
+        for sequence in sequences:
+            missing = [member for member in members if member not in sequence]
+            if len(sequence) + len(missing) <= width:
+                sequence += missing
+                break
+        else:
+            sequences.append(list(members))
+    while len(sequences) * width < pad_states:
+        sequences.append([])
+    return sequences
+
+
+def _tokens(sequences: Sequence[tuple[RowStates, _Sequence]], width: int) -> tuple[Tensor, Tensor]:
+    """Input ids and positions; what a sequence leaves free holds copies of its row's first replica."""
     ids: list[list[int]] = []
     positions: list[list[int]] = []
-    for states, row in zip(sequences, sequence_rows, strict=True):
-        filler = row.states[0]
-        ids.append([token for state in states for token in (state or filler).tokens])
-        positions.append([(state or filler).start + slot for state in states for slot in range(block_length)])
+    for row, sequence in sequences:
+        states = [row.replicas[index].state for index in [*sequence, *[0] * (width - len(sequence))]]
+        ids.append([token for state in states for token in state.tokens])
+        positions.append([state.start + slot for state in states for slot in range(len(state.tokens))])
     return torch.tensor(ids, dtype=torch.int64), torch.tensor(positions, dtype=torch.int64)
 
 
 def _reads(
-    rows: Sequence[RowStates], sequence_of: list[int], offset_of: list[int], width: int
+    rows: Sequence[RowStates], sequence_of: list[int], offset_of: list[int], width_tokens: int
 ) -> tuple[list[int], list[int], list[int]]:
     read_index: list[int] = []
     read_slot: list[int] = []
     state_start = [0]
-    state = 0
-    for row in rows:
-        for block in row.states:
-            slots = block.masked_slots if row.read else ()
-            first = sequence_of[state] * width + offset_of[state]
-            read_index += [first + slot for slot in slots]
-            read_slot += slots
-            state_start.append(len(read_index))
-            state += 1
+    replicas = (replica for row in rows for replica in row.replicas)
+    for replica, sequence, offset in zip(replicas, sequence_of, offset_of, strict=True):
+        slots = replica.state.masked_slots if replica.read else ()
+        read_index += [sequence * width_tokens + offset + slot for slot in slots]
+        read_slot += slots
+        state_start.append(len(read_index))
     return read_index, read_slot, state_start
 
 
 def _mask(
-    sequence_rows: list[RowStates], prefix_width: int, per_sequence: int, block_length: int, device: torch.device | str
+    sequences: Sequence[tuple[RowStates, _Sequence]],
+    prefix_width: int,
+    width: int,
+    block_length: int,
+    device: torch.device | str,
 ) -> Tensor:
-    lengths = torch.tensor([row.prefix_length for row in sequence_rows], device=device)
+    lengths = torch.tensor([row.prefix_length for row, _ in sequences], device=device)
     prefix = torch.arange(prefix_width, device=device) < lengths[:, None]
-    replica = torch.arange(per_sequence * block_length, device=device) // block_length
-    own = replica[:, None] == replica[None, :]
-    queries = per_sequence * block_length
-    prefix = prefix[:, None, None, :].expand(-1, 1, queries, -1)
-    return torch.cat([prefix, own.expand(len(sequence_rows), 1, -1, -1)], dim=-1)
+    sees = torch.eye(width, dtype=torch.bool).repeat(len(sequences), 1, 1)
+    for number, (row, sequence) in enumerate(sequences):
+        for place, index in enumerate(sequence):
+            for ancestor in lineage(row.replicas, index)[:-1]:
+                sees[number, place, sequence.index(ancestor)] = True
+    own = sees.to(device).repeat_interleave(block_length, dim=1).repeat_interleave(block_length, dim=2)
+    prefix = prefix[:, None, :].expand(-1, width * block_length, -1)
+    return torch.cat([prefix, own], dim=-1)[:, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from spot_infer.blocks import BlockState, Step
 from spot_infer.errors import SpotError
@@ -13,6 +13,8 @@ from spot_infer.table import StaleTable
 from spot_infer.transition import CommitRule, Sampling
 
 FinishReason = Literal["stop", "length"]
+Boundary = Literal["separate", "fused"]
+"""`separate` spends a forward on writing a finished block to the cache, `fused` writes it in the next block's first."""
 Verifier = Literal["coupled", "uncoupled", "greedy", "rejection"]
 """How a drafted state is accepted at temperature > 0; at temperature 0 all of them are state equality (verify.py)."""
 
@@ -29,7 +31,8 @@ class Request:
 class DecodeSettings:
     """How the loop runs. budget: most drafted states a round (0 is draft-free); floor: smallest mass worth verifying;
     pad: fill every forward up to 1 + budget replicas a row; batch_size: rows decoded together; verifier: how drafts are
-    accepted."""
+    accepted; boundary: where a finished block is written to the cache, and whether drafters are asked to draft up to
+    it."""
 
     max_new_tokens: int = 256
     rule: CommitRule = CommitRule()
@@ -41,6 +44,7 @@ class DecodeSettings:
     batch_size: int = 8
     ignore_stop: bool = False
     stop: tuple[str, ...] = ()
+    boundary: Boundary = "separate"
     verifier: Verifier = "coupled"
 
 
@@ -55,19 +59,23 @@ def check_settings(settings: DecodeSettings) -> None:
         )
     if settings.verifier != "coupled":
         raise SpotError(f"verifier is {settings.verifier!r}; use coupled")
+    if settings.boundary not in get_args(Boundary):
+        raise SpotError(f"boundary is {settings.boundary!r}; use {', '.join(get_args(Boundary))}")
 
 
 @dataclass
 class Stats:
     """One request's accounting. nfe: target forwards it took part in after its prompt was encoded, cache writes
-    included; positions: token positions forwarded for it, padding included; accepted: drafts, the target's own commit
-    excluded; drafted_rounds: rounds that had at least one draft; distribution_preserving, reason: the verdict on the
+    included; cache_writes: forwards that did nothing else; boundaries: finished blocks that another block followed;
+    positions: token positions forwarded for it, padding included; accepted: drafts, the target's own commit excluded;
+    drafted_rounds: rounds that had at least one draft; distribution_preserving, reason: the verdict on the
     configuration (`verify.distribution_preserving`)."""
 
     nfe: int = 0
     rounds: int = 0
     drafted_rounds: int = 0
     cache_writes: int = 0
+    boundaries: int = 0
     commits: int = 0
     accepted: int = 0
     drafted: int = 0
@@ -83,6 +91,11 @@ class Stats:
     def accepted_per_round(self) -> float:
         """Accepted drafts a drafted round."""
         return self.accepted / self.drafted_rounds if self.drafted_rounds else 0.0
+
+    @property
+    def draft_free_nfe(self) -> int:
+        """Forwards of draft-free decoding with separate cache writes for the same tokens: one a step and boundary."""
+        return self.rounds + self.accepted + self.boundaries
 
 
 @dataclass(frozen=True)
@@ -100,10 +113,12 @@ class Result:
 class Round:
     """What one target forward did for one request.
 
-    state: the root; graph: what was drafted (None in a draft-free round); steps: what committed, in order, accepted
-    drafts first and the target's own last; tables: when recording, the tables at the root and at every accepted state,
-    one a step; otherwise the newest only, and only if something will read it. final_tokens: generated ids that became
-    final in this round (contiguous from the left, stop and limit applied). result is set in a request's last round.
+    state: the root, or the finished block that the forward only wrote to the cache; graph: what was drafted (None in a
+    draft-free round); steps: what committed, in order, accepted drafts first and the target's own last (none where the
+    forward only wrote), in blocks that follow one another; tables: when recording, the tables at the root and at every
+    accepted state, one a step; otherwise the newest only, and only if something will read it. final_tokens: generated
+    ids that became final in this round (contiguous from the left, stop and limit applied). result is set in a request's
+    last round.
     """
 
     request: int

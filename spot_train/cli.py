@@ -205,7 +205,12 @@ def compare(
 
     plan = Comparison(
         task=load_task("tiny", resolve_path(pool, Path.cwd()), limit=prompts),
-        settings=replace(decode_settings(values), pad=values.decode.pad, layout=values.decode.layout),
+        settings=replace(
+            decode_settings(values),
+            pad=values.decode.pad,
+            layout=values.decode.layout,
+            boundary=values.decode.boundary,
+        ),
         budgets=tuple(budget or [values.decode.budget]),
         seed=values.collect.seed,
         floor=values.decode.floor,

@@ -15,7 +15,7 @@ from spot_infer.blocks import Step
 from spot_infer.decode import decode
 from spot_infer.divergence import Divergence, first_divergence
 from spot_infer.graph import Drafter
-from spot_infer.requests import DecodeSettings, Request, Result, Verifier
+from spot_infer.requests import Boundary, DecodeSettings, Request, Result, Verifier
 from spot_infer.targets.protocol import Target
 
 Scorer = Callable[[int, str], bool]
@@ -26,7 +26,7 @@ Progress = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class Method:
-    """A drafter under a budget; `drafter` None is the draft-free control."""
+    """A drafter under a budget; `drafter` None is the draft-free control, with cache writes of their own."""
 
     name: str
     budget: int = 0
@@ -34,6 +34,7 @@ class Method:
     floor: float = 0.0
     pad: bool = False
     verifier: Verifier = "coupled"
+    boundary: Boundary = "separate"
 
     @property
     def label(self) -> str:
@@ -89,6 +90,7 @@ def _run_batch(
         floor=method.floor,
         pad=method.pad,
         verifier=method.verifier,
+        boundary=method.boundary,
     )
     started = time.perf_counter()
     rounds = list(decode(target, requests, chosen, method.drafter))
@@ -152,6 +154,7 @@ def summarise(
         "floor": run.method.floor,
         "pad": run.method.pad,
         "verifier": run.method.verifier,
+        "boundary": run.method.boundary,
         "distribution_preserving": all(result.stats.distribution_preserving for result in run.results.values()),
         "reason": "; ".join(sorted({result.stats.reason for result in run.results.values()})),
     }

@@ -52,7 +52,12 @@ class DrafterSources:
 
 _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "draft-free": {},
-    "chain": {"depth": (int, type(None)), "rank": (int,), "drawn_confidence": (bool,)},
+    "chain": {
+        "depth": (int, type(None)),
+        "rank": (int,),
+        "drawn_confidence": (bool,),
+        "cross_block": (bool,),
+    },
     "confidence_tree": {"merged": (bool,), "runner_up_below": (int, float), "drawn_confidence": (bool,)},
     "trajectory_tree": {"width": (int,), "depth": (int,), "drawn_confidence": (bool,)},
     "calibrated_graph": {"prune_below": (int, float), "drawn_confidence": (bool,)},

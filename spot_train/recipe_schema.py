@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from spot_infer.packaged import BUILTIN, packaged
 from spot_infer.packing import Layout
+from spot_infer.requests import Boundary
 from spot_infer.transition import CommitRule, Ranking, Sampling
 
 Positive = Annotated[int, Field(ge=1)]
@@ -216,6 +217,10 @@ class DecodeSection(Section):
     floor: Fraction = Field(default=0.0, description="Smallest mass worth verifying, a probability.")
     pad: bool = Field(default=False, description="Fill every forward up to 1 + budget replicas a row.")
     layout: Layout = Field(default="auto", description="Replica layout: concat, batch, or auto (batch on a CPU).")
+    boundary: Boundary = Field(
+        default="separate",
+        description="Finished blocks are cached by a forward of their own (separate) or by the next block's (fused).",
+    )
     merged: bool = Field(
         default=True, description="One node for all orders that reach a state; false is the paper's tree."
     )

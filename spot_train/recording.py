@@ -32,14 +32,17 @@ class _Recording:
             raise ValueError(f"a recorded round holds {len(round_.tables)} tables for {len(round_.steps)} steps")
         if not round_.steps:
             return
-        start = round_.state.start
-        block = self.blocks.setdefault(start, list(round_.state.tokens))
+        state = round_.state
+        self.blocks.setdefault(state.start, list(state.tokens))
         for step, table in zip(round_.steps, round_.tables, strict=True):
-            self.starts.append(start)
+            if min(step).position >= state.start + len(state.tokens):
+                state = state.following()
+            block = self.blocks.setdefault(state.start, list(state.tokens))
+            self.starts.append(state.start)
             self.tables.append(table)
             self.steps.append(step)
             for position, token in step:
-                block[position - start] = token
+                block[position - state.start] = token
 
 
 def record_trajectories(

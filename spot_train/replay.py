@@ -1,8 +1,9 @@
 """NFE of any drafter from recorded trajectories, with no target. Exact at temperature 0: it mimics the decode loop.
 
-A block opens with one draft-free round, goes on in drafted rounds, and costs one cache-writing forward unless it is the
-row's last. Drafts are accepted while the recorded step leads to a drafted state. At temperature > 0 the same holds for
-drafters that read the table's drawn tokens alone. Knows nothing about training.
+A block opens with one draft-free round and goes on in drafted rounds; unless it is the row's last or boundaries are
+fused, it costs one cache-writing forward. Drafts are accepted while the recorded step leads to a drafted state, across
+a block's end as well. At temperature > 0 the same holds for drafters that read the table's drawn tokens alone. Drafters
+that look ahead read tables of unopened blocks, which nobody records: they are refused. Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from spot_infer.blocks import BlockState, Step
-from spot_infer.graph import DraftContext, Drafter, DraftGraph
+from spot_infer.errors import SpotError
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
+from spot_infer.requests import Boundary
 from spot_train.trajectory import Trajectory
 
 _MASK = -1
@@ -40,9 +43,10 @@ class ReplayResult:
 
 
 class _Replay:
-    """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits."""
+    """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits.
+    `fused_end`: where boundaries are fused, the first position that is never returned, else None."""
 
-    def __init__(self, request: int, trajectory: Trajectory) -> None:
+    def __init__(self, request: int, trajectory: Trajectory, fused_end: int | None) -> None:
         self.request = request
         self.trajectory = trajectory
         self.steps = [trajectory.step(index) for index in range(len(trajectory))]
@@ -50,7 +54,9 @@ class _Replay:
         self.block_length = trajectory.block_tokens.shape[-1]
         self.step = 0
         self.state: BlockState | None = None
-        self.counts = dict.fromkeys(("rounds", "drafted_rounds", "accepted", "drafted", "calls", "scored"), 0)
+        self.fused_end = fused_end
+        names = ("rounds", "cache_writes", "drafted_rounds", "accepted", "drafted", "calls", "scored")
+        self.counts = dict.fromkeys(names, 0)
         self._open()
 
     def _open(self) -> None:
@@ -58,11 +64,15 @@ class _Replay:
         while self.step < len(self.steps):
             start = self.starts[self.step]
             if self.state is None or self.state.start != start:
-                self.state = self._opened(start)
-            elif len(self.state.masked_slots) > 1:
+                self.counts["cache_writes"] += self.state is not None and self.fused_end is None
+            elif len(self.state.masked_slots) > 1 or self._completes:
                 return
             self.counts["rounds"] += 1
             self._commit(self.steps[self.step])
+
+    @property
+    def _completes(self) -> bool:
+        return self.fused_end is not None and self.starts[self.step] + self.block_length < self.fused_end
 
     def _opened(self, start: int) -> BlockState:
         tokens = self.trajectory.block_tokens[(start - self.starts[0]) // self.block_length].tolist()
@@ -71,17 +81,19 @@ class _Replay:
         return BlockState(start, tuple(tokens), _MASK)
 
     def _commit(self, step: Step) -> None:
-        assert self.state is not None
+        start = self.starts[self.step]
+        if self.state is None or self.state.start != start:
+            self.state = self._opened(start)
         tokens = list(self.state.tokens)
         for position, token in step:
-            tokens[position - self.state.start] = token
-        self.state = BlockState(self.state.start, tuple(tokens), _MASK)
+            tokens[position - start] = token
+        self.state = BlockState(start, tuple(tokens), _MASK)
         self.step += 1
 
     def context(self, budget: int, floor: float, temperature: float) -> DraftContext:
         assert self.state is not None
         tables = (self.trajectory.table(self.step - 1),)
-        return DraftContext(self.request, self.state, tables, budget, floor, temperature)
+        return DraftContext(self.request, self.state, tables, budget, floor, temperature, completes=self._completes)
 
     def advance(self, graph: DraftGraph) -> None:
         """Accept what the recorded steps lead to, then the target's own commit; open what comes next."""
@@ -91,8 +103,8 @@ class _Replay:
         self.counts["calls"] += graph.calls
         self.counts["scored"] += graph.states_scored
         node: int | None = 0
-        start, first = self.starts[self.step], self.step
-        while node is not None and self.step < len(self.steps) and self.starts[self.step] == start:
+        first = self.step
+        while node is not None and self.step < len(self.steps):
             step = self.steps[self.step]
             node = graph.child(node, step)
             self._commit(step)
@@ -104,11 +116,11 @@ class _Replay:
         return self.step >= len(self.steps)
 
     def result(self) -> ReplayResult:
-        cache_writes = max(len(set(self.starts)) - 1, 0)
+        boundaries = max(len(set(self.starts)) - 1, 0)
         counts = self.counts
         return ReplayResult(
-            nfe=counts["rounds"] + cache_writes,
-            draft_free_nfe=len(self.steps) + cache_writes,
+            nfe=counts["rounds"] + counts["cache_writes"],
+            draft_free_nfe=len(self.steps) + boundaries,
             rounds=counts["rounds"],
             drafted_rounds=counts["drafted_rounds"],
             accepted=counts["accepted"],
@@ -125,8 +137,22 @@ def replay(
     floor: float = 0.0,
     temperature: float = 0.0,
     batch_size: int = 64,
+    boundary: Boundary = "separate",
+    max_new_tokens: int | None = None,
 ) -> list[ReplayResult]:
-    """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices."""
+    """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices.
+
+    `max_new_tokens`: the limit that the trajectories were recorded under, needed where boundaries are fused: whether a
+    block may be followed by another depends on it. Raises SpotError without it, and for a drafter that looks ahead.
+    """
+    if looks_ahead(drafter):
+        raise SpotError(
+            "this drafter reads tables of blocks that are not open yet, which shards do not record; decode with the "
+            "target instead, or turn the drafter's cross_block off"
+        )
+    if boundary == "fused" and max_new_tokens is None:
+        raise SpotError("replay with fused boundaries needs max_new_tokens, the limit that the data was recorded under")
+    limit = max_new_tokens if boundary == "fused" else None
     results: list[ReplayResult | None] = [None] * len(trajectories)
     waiting = iter(range(len(trajectories)))
     active: list[_Replay] = []
@@ -136,7 +162,9 @@ def replay(
                 results[one.request] = one.result()
         active = [one for one in active if not one.done]
         while len(active) < batch_size and (index := next(waiting, None)) is not None:
-            active.append(_Replay(index, trajectories[index]))
+            trajectory = trajectories[index]
+            end = None if limit is None else trajectory.prompt_length + limit
+            active.append(_Replay(index, trajectory, end))
         drafting = [one for one in active if not one.done]
         if not active:
             break

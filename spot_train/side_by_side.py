@@ -44,8 +44,10 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     """Run draft-free, the untrained chain and the drafter at every budget, interleaved; one row of results each."""
     ids = [example.encode(target) for example in plan.task.examples]
     requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
-    methods = [Method("draft-free"), Method("chain", plan.budgets[0], ChainDrafter(plan.settings.rule))]
-    methods += [Method("spot", budget, drafter, plan.floor) for budget in plan.budgets]
+    boundary = plan.settings.boundary
+    chain = Method("chain", plan.budgets[0], ChainDrafter(plan.settings.rule), boundary=boundary)
+    spot = [Method("spot", budget, drafter, plan.floor, boundary=boundary) for budget in plan.budgets]
+    methods = [Method("draft-free"), chain, *spot]
     bar = Progress(
         TextColumn("decode"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )

@@ -2,7 +2,9 @@
 
 Two hash layers stand for a transformer's: every key mixes its own (position, token) with all it attends to, and a
 slot's answer mixes every key it attends to. So reading a pad, a sibling replica, a stale state, a wrong position or a
-wrong cache row changes the answer. Visibility comes from the packed forward alone, the prefix from the cache alone.
+wrong cache row changes the answer, and a query that does not see every position up to its block's end exactly once, as
+one that reads a sibling's ancestor does not, is an error. Visibility comes from the packed forward alone, the prefix
+from the cache alone.
 Logits are a per-position preference plus a hash-dependent perturbation, so that drafts are sometimes right.
 """
 
@@ -143,6 +145,7 @@ class FakeTarget:
         positions = packed.position_ids.numpy().astype(np.uint64)
         own = key_hash(positions, packed.input_ids.numpy().astype(np.uint64))
         visible = packed.attention_mask.numpy()[:, 0]
+        self._assert_whole(visible, packed)
         prefix = [self._prefix(packed, cache, layer) for layer in (0, 1)]
         first = np.where(visible, np.concatenate([prefix[0], own], axis=1)[:, None, :], np.uint64(0)).sum(axis=-1)
         own_second = mix(own ^ mix(first))
@@ -153,6 +156,18 @@ class FakeTarget:
         high, low = answers[read] >> np.uint64(32), answers[read] & np.uint64(0xFFFFFFFF)
         hidden = np.stack([high.astype(np.float64), low.astype(np.float64), positions.reshape(-1)[read]], axis=-1)
         return torch.from_numpy(hidden.astype(np.float64))
+
+    def _assert_whole(self, visible: NDArray[np.bool_], packed: Packed) -> None:
+        """Every query sees as many keys as there are positions up to its block's end, with their sums of powers."""
+        own = packed.position_ids.numpy()
+        prefix = np.broadcast_to(np.arange(packed.prefix_width), (len(own), packed.prefix_width))
+        keys = np.concatenate([prefix, own], axis=1)
+        ends = (own // self.block_length + 1) * self.block_length
+        counts = np.arange(ends.max() + 1)
+        for power in range(3):
+            expected = np.concatenate([[0], np.cumsum(counts**power)])[ends]
+            if not np.array_equal(visible @ keys[..., None] ** power, expected[..., None]):
+                raise AssertionError("a query does not see every position up to its block's end exactly once")
 
     def _prefix(self, packed: Packed, cache: FakeCache, layer: int) -> Hashes:
         pads = mix(np.arange(packed.prefix_width, dtype=np.uint64) ^ _PAD)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from fake_dlm import FakeTarget, FakeTokenizer
 from hypothesis import strategies as st
-from odd_drafters import HugeDrafter, OrdersDrafter, SetDrafter, ShuffledDrafter, SometimesDrafter
+from odd_drafters import CrossingDrafter, HugeDrafter, OrdersDrafter, SetDrafter, ShuffledDrafter, SometimesDrafter
 from slow_decoder import Decoded, FullLogits, fake_full_logits, model_full_logits
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -20,7 +20,7 @@ from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
 from spot_infer.graph import Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig
-from spot_infer.requests import DecodeSettings, Request, Round
+from spot_infer.requests import DecodeSettings, Request, Round, Stats
 from spot_infer.targets import from_model
 from spot_infer.transition import CommitRule, Sampling
 
@@ -62,6 +62,11 @@ DRAFTERS = [
     "shuffled order",
     "shuffled random tree",
     "sometimes",
+    "crossing",
+    "crossing tree",
+    "shuffled crossing",
+    "cross-block chain",
+    "short cross-block chain",
 ]
 
 
@@ -152,6 +157,7 @@ def cases(draw: st.DrawFn, targets: st.SearchStrategy[tuple[Any, FullLogits]]) -
         batch_size=draw(st.integers(1, 4)),
         ignore_stop=draw(st.booleans()),
         stop=draw(st.sampled_from([(), (), ("e", "cd")])),
+        boundary=draw(st.sampled_from(["separate", "fused", "fused"])),
     )
     return Case(
         target,
@@ -186,6 +192,13 @@ def make_drafter(name: str, case: Case, controls: dict[int, tuple[Step, ...]]) -
         "shuffled order": lambda: ShuffledDrafter(_order(case, merged=True)),
         "shuffled random tree": lambda: ShuffledDrafter(RandomDrafter(5, merged=False)),
         "sometimes": lambda: SometimesDrafter(OracleDrafter("joint", controls, rule)),
+        "crossing": lambda: CrossingDrafter(controls, case.target.spec.mask_id, merged=True),
+        "crossing tree": lambda: CrossingDrafter(controls, case.target.spec.mask_id, merged=False),
+        "shuffled crossing": lambda: ShuffledDrafter(
+            CrossingDrafter(controls, case.target.spec.mask_id, merged=True, seed=1)
+        ),
+        "cross-block chain": lambda: ChainDrafter(rule, cross_block=True),
+        "short cross-block chain": lambda: ChainDrafter(rule, depth=3, cross_block=True),
     }
     return made[name]()
 
@@ -235,13 +248,17 @@ def _outcome(rounds: list[Round]) -> Outcome:
     assert stats.nfe == len(rounds) == stats.rounds + stats.cache_writes
     assert stats.commits == sum(len(step) for step in steps)
     assert stats.accepted == len(steps) - stats.rounds
+    positions = [position for step in steps for position, _ in step]
+    length = len(rounds[0].state.tokens)
+    assert stats.boundaries == max(positions) // length - min(positions) // length
+    assert all(len({position // length for position, _ in step}) == 1 for step in steps)
     decoded = Decoded(result.tokens, result.text, result.finish_reason, steps)
     return Outcome(decoded, tuple(rounds), stats.nfe)
 
 
 def check(case: Case) -> tuple[int, int]:
     """Assert that the drafted run equals draft-free decoding; returns draft-free and drafted forwards over all rows."""
-    free = run(case.target, case.requests, replace(case.settings, budget=0), None)
+    free = run(case.target, case.requests, replace(case.settings, budget=0, boundary="separate"), None)
     inverse = {old: new for new, old in enumerate(case.order)}
     controls = {inverse[old]: free[old].decoded.steps for old in range(len(free))}
     drafter = make_drafter(case.drafter, case, controls)
@@ -249,12 +266,19 @@ def check(case: Case) -> tuple[int, int]:
     drafted = run(case.target, shuffled, replace(case.settings, batch_size=case.drafted_batch), drafter)
     for new, old in enumerate(case.order):
         assert drafted[new].decoded == free[old].decoded
-        assert drafted[new].nfe <= free[old].nfe
+        assert drafted[new].nfe <= free[old].nfe == _stats(drafted[new]).draft_free_nfe
+        if case.settings.boundary == "fused":
+            assert _stats(drafted[new]).cache_writes == 0
         _same_tables(free[old].rounds, drafted[new].rounds)
         assert case.target.spec.mask_id not in free[old].decoded.tokens
         if case.drafter == "oracle joint" and case.settings.budget >= case.target.spec.block_length:
             _assert_oracle_pace(drafted[new])
     return sum(one.nfe for one in free), sum(one.nfe for one in drafted)
+
+
+def _stats(outcome: Outcome) -> Stats:
+    assert outcome.rounds[-1].result is not None
+    return outcome.rounds[-1].result.stats
 
 
 def _same_tables(free: Sequence[Round], drafted: Sequence[Round]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -14,7 +14,9 @@ from spot_infer.graph import DraftContext, Drafter, DraftGraph
 
 def generator_of(seed: int, context: DraftContext) -> np.random.Generator:
     """Random numbers that depend on the request and its root only."""
-    name = f"{seed}:{context.request}:{context.state}".encode()
+    state = context.state
+    filled = [token for token in state.tokens if token != state.mask_id]
+    name = f"{seed}:{context.request}:{state.start}:{state.masked_slots}:{filled}".encode()
     return np.random.default_rng(int.from_bytes(hashlib.sha256(name).digest()[:8], "little"))
 
 
@@ -146,6 +148,47 @@ class SetDrafter:
         if random.random() < 0.1:
             return int(random.choice(self.forbidden))
         return tokens[0] if random.random() < 0.7 else int(random.choice(tokens))
+
+
+class CrossingDrafter:
+    """The control's own steps over several blocks, each among decoys: another token at the same place with the rest of
+    the truth under it (a finished block's twin with states of its own), two steps in one (across a block's end too),
+    and a step skipped (into a block that is not open)."""
+
+    def __init__(self, controls: Mapping[int, Sequence[Step]], mask_id: int, merged: bool, seed: int = 0) -> None:
+        self.controls = controls
+        self.mask_id = mask_id
+        self.merged = merged
+        self.seed = seed
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        return [self._graph(context) for context in contexts]
+
+    def _graph(self, context: DraftContext) -> DraftGraph:
+        random = generator_of(self.seed, context)
+        state = context.state
+        after = state.start + len(state.tokens)
+        left = {state.start + slot for slot in state.masked_slots}
+        future = [
+            step
+            for step in self.controls[context.request]
+            if all(commit.position in left or commit.position >= after for commit in step)
+        ]
+        graph = DraftGraph(merged=self.merged)
+        node = 0
+        for index, step in enumerate(future[: int(random.integers(1, 2 * len(state.tokens) + 2))]):
+            following = future[index + 1] if index + 1 < len(future) else frozenset()
+            twin = frozenset(Commit(position, (token + 1) % self.mask_id) for position, token in step)
+            decoys = [[twin, following], [step | following], [following]]
+            for turn in random.permutation(4).tolist():
+                if turn == 3:
+                    child = graph.add(node, step, graph.masses[node])
+                elif random.random() < 0.5:
+                    below = node
+                    for wrong in filter(None, decoys[turn]):
+                        below = graph.add(below, wrong, graph.masses[below] / 2)
+            node = child
+        return graph
 
 
 class SometimesDrafter:

@@ -194,10 +194,10 @@ def test_a_cache_whose_first_rows_never_needed_a_prefix_grows_with_the_batch() -
     alone = [outcome(target, request, settings) for request in requests]
     assert [one.decoded for one in together] == [one.decoded for one in alone]
     from spot_infer.blocks import BlockState
-    from spot_infer.packing import RowStates, pack
+    from spot_infer.packing import Replica, RowStates, pack
 
     states = [BlockState(4, (49,) * 4, 49)] + [BlockState(0, (49,) * 4, 49)] * 12
-    packed = pack([RowStates(n, cache.lengths[n], (state,)) for n, state in enumerate(states)], "concat")
+    packed = pack([RowStates(n, cache.lengths[n], (Replica(state),)) for n, state in enumerate(states)], "concat")
     hidden = target.forward(packed, cache)
     assert torch.equal(hidden[4:8], hidden[-4:])
     assert not torch.equal(hidden[:4], hidden[4:8])

@@ -19,7 +19,7 @@ MASK = 99
 START = 32
 
 
-def context(slots: int, budget: int, floor: float = 0.0, length: int = 8) -> DraftContext:
+def context(slots: int, budget: int, floor: float = 0.0, length: int = 8, completes: bool = False) -> DraftContext:
     """A root with the first `slots` slots masked; slot `slots` was committed after the table was computed."""
     table_slots = np.arange(min(slots + 1, length), dtype=np.uint8)
     table = StaleTable(
@@ -29,7 +29,7 @@ def context(slots: int, budget: int, floor: float = 0.0, length: int = 8) -> Dra
         log_odds=np.zeros(len(table_slots), np.float32),
     )
     tokens = (MASK,) * slots + (7,) * (length - slots)
-    return DraftContext(0, BlockState(START, tokens, MASK), (table,), budget, floor, 0.0)
+    return DraftContext(0, BlockState(START, tokens, MASK), (table,), budget, floor, 0.0, completes=completes)
 
 
 class PrefixScore:
@@ -70,7 +70,7 @@ def sequential_best_first(one: DraftContext, law, pairs) -> set[tuple]:  # type:
 
     def push(path: tuple, mass: float) -> None:
         taken = tuple(sorted(commit.position - START for commit in path))
-        if len(taken) >= len(one.state.masked_slots) - 1:
+        if len(taken) >= one.room:
             return
         q = law(0, taken)
         for index, slot in enumerate(one.tables[0].slots.tolist()):
@@ -90,10 +90,10 @@ def sequential_best_first(one: DraftContext, law, pairs) -> set[tuple]:  # type:
     return kept
 
 
-@given(st.integers(2, 6), st.integers(1, 12), st.integers(0, 10**6), st.sampled_from([0.0, 0.02, 0.2]))
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(0, 10**6), st.sampled_from([0.0, 0.02, 0.2]), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_level_batched_tree_search_equals_sequential_best_first(slots, budget, seed, floor):
-    one = context(slots, budget, floor)
+def test_level_batched_tree_search_equals_sequential_best_first(slots, budget, seed, floor, completes):
+    one = context(slots, budget, floor, completes=completes)
     score = PrefixScore([one], seed)
     (graph,) = search([one], score, [options(one, seed)], merged=False)
     paths = {tuple(next(iter(step)) for step in key) for key in graph.keys[1:]}
@@ -160,15 +160,15 @@ def test_a_context_is_searched_alike_alone_and_in_a_batch(seed, merged):
         assert alone.keys == together[index].keys and alone.masses == together[index].masses
 
 
-@given(st.integers(1, 7), st.integers(0, 20), st.integers(0, 10**6), st.booleans())
+@given(st.integers(1, 7), st.integers(0, 20), st.integers(0, 10**6), st.booleans(), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_graphs_hold_only_states_worth_a_forward(slots, budget, seed, merged):
-    one = context(slots, budget)
+def test_graphs_hold_only_states_worth_a_forward(slots, budget, seed, merged, completes):
+    one = context(slots, budget, completes=completes)
     (graph,) = search([one], PrefixScore([one], seed), [options(one, seed)], merged)
     assert len(graph) <= budget
     assert len(set(graph.keys)) == len(graph.keys)
     for node in range(1, len(graph) + 1):
-        assert not one.state.with_commits(graph.commits[node]).finished
+        assert completes or not one.state.with_commits(graph.commits[node]).finished
         parents = [
             parent
             for parent in range(node)

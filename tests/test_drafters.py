@@ -9,7 +9,7 @@ from fake_trajectories import fake_trajectories
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spot_infer.blocks import BlockState, Commit
+from spot_infer.blocks import BlockState, Commit, unfold
 from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
 from spot_infer.drafters.hypotheses import token_hypotheses
 from spot_infer.errors import SpotError
@@ -32,16 +32,17 @@ def order_model(block_length: int = L, **changes: int) -> OrderModel:
     return model.double()
 
 
-def context_at(one: Trajectory, step: int, request: int = 0, budget: int = 6, floor: float = 0.0) -> DraftContext:
+def context_at(
+    one: Trajectory, step: int, request: int = 0, budget: int = 6, floor: float = 0.0, completes: bool = False
+) -> DraftContext:
     """The root at state `step` (not a block's first) with the table before it."""
     start = int(one.block_start[step])
     tokens = [0] * L
     for slot in one.table(step).slots.tolist():
         tokens[slot] = MASK
     temperature = 0.0 if one.drawn_token is None else 0.7
-    return DraftContext(
-        request, BlockState(start, tuple(tokens), MASK), (one.table(step - 1),), budget, floor, temperature
-    )
+    state = BlockState(start, tuple(tokens), MASK)
+    return DraftContext(request, state, (one.table(step - 1),), budget, floor, temperature, completes=completes)
 
 
 def roots(one: Trajectory) -> list[int]:
@@ -64,13 +65,16 @@ def all_drafters(trajectories: list[Trajectory]) -> dict[str, Drafter]:
     }
 
 
+@pytest.mark.parametrize("completes", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("name", list(all_drafters([])))
-def test_drafts_keep_to_the_budget_and_the_block(name: str, temperature: float) -> None:
+def test_drafts_keep_to_the_budget_and_fill_the_block_only_where_another_follows(
+    name: str, temperature: float, completes: bool
+) -> None:
     trajectories = list(fake_trajectories(count=4, block_length=L, temperature=temperature))
     drafter = all_drafters(trajectories)[name]
     contexts = [
-        context_at(one, step, index, budget)
+        context_at(one, step, index, budget, completes=completes)
         for index, one in enumerate(trajectories)
         for step in roots(one)
         for budget in (0, 1, 5)
@@ -81,9 +85,13 @@ def test_drafts_keep_to_the_budget_and_the_block(name: str, temperature: float) 
     for context, graph in zip(contexts, graphs, strict=True):
         assert len(graph) <= context.budget
         for commits in graph.commits:
-            drafted = context.state.with_commits(commits)
-            assert not drafted.finished
+            blocks = unfold(context.state, commits, end=10**6)
+            assert blocks is not None
+            assert len(blocks) == 1 or completes
+            assert len(blocks) <= 2 or name == "joint"
             assert all(0 <= token < 40 and token != MASK for _, token in commits)
+    filled = [unfold(one.state, graph.commits[-1], 10**6) for one, graph in zip(contexts, graphs, strict=True)]
+    assert any(len(blocks or ()) > 1 for blocks in filled) is completes
     assert drafter.propose([]) == []
 
 

@@ -33,7 +33,7 @@ from spot_infer.graph import DraftGraph
 from spot_infer.live import COMMITTED, DRAFTED, MASKED, NEW, LiveView, block_cells, graph_nodes, live_frames, visible
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_infer.prompts_io import ResultsFile, read_prompts
-from spot_infer.requests import DecodeSettings, Request, Round
+from spot_infer.requests import Boundary, DecodeSettings, Request, Round
 from spot_infer.table import StaleTable
 from spot_infer.transition import CommitRule, Sampling
 
@@ -309,10 +309,12 @@ def test_the_graph_lists_every_state_under_a_parent_with_the_accepted_path_first
 
 
 @pytest.mark.parametrize("merged", [True, False])
-@pytest.mark.parametrize("width", [30, 80, 140])
-def test_every_round_of_a_run_can_be_drawn_and_the_statistics_end_at_the_results(merged: bool, width: int) -> None:
+@pytest.mark.parametrize(("width", "boundary"), [(30, "fused"), (80, "separate"), (140, "fused")])
+def test_every_round_of_a_run_can_be_drawn_and_the_statistics_end_at_the_results(
+    merged: bool, width: int, boundary: Boundary
+) -> None:
     target = FakeTarget(seed=4, block_length=8, vocab_size=20)
-    decode_settings = DecodeSettings(max_new_tokens=20, budget=8, sampling=Sampling(1.0))
+    decode_settings = DecodeSettings(max_new_tokens=20, budget=8, sampling=Sampling(1.0), boundary=boundary)
     outcome = decode_all(target, [Request((3, 4), 9)], decode_settings, HugeDrafter(merged))[0]
     console = Console(record=True, width=width, force_terminal=True, file=StringIO())
     view = LiveView(target.tokenizer.decode, target.tokenizer.decode, drafting=True)
@@ -322,7 +324,7 @@ def test_every_round_of_a_run_can_be_drawn_and_the_statistics_end_at_the_results
             assert {line.node for line in graph_nodes(round_)} == set(range(1, len(round_.graph) + 1))
         console.print(view)
     stats = outcome.rounds[-1].result.stats  # type: ignore[union-attr]
-    free = stats.rounds + stats.accepted + stats.cache_writes
+    free = stats.draft_free_nfe
     assert f"NFE {stats.nfe} · draft-free {free} · {free / stats.nfe:.2f}x" in view.stats_line
     assert f"{stats.accepted_per_round:.1f} accepted a round" in view.stats_line
     lines = console.export_text().splitlines()

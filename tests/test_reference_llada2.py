@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from spot_infer import load_target
 from spot_infer.blocks import BlockState
 from spot_infer.decode import decode
-from spot_infer.packing import Packed, RowStates, pack
+from spot_infer.packing import Packed, Replica, RowStates, pack
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.transition import CommitRule
 
@@ -34,7 +34,7 @@ def reference(llada2_reference: Path) -> dict[str, torch.Tensor]:
 def block_logits(target: Any, cache: Any, tokens: list[int], start: int) -> tuple[torch.Tensor, Packed]:
     """Logits [L, V] of a block behind the cache's only row, read at every slot whether masked or not."""
     state = BlockState(start, tuple(tokens), target.spec.mask_id)
-    packed = pack([RowStates(0, cache.lengths[0], (state,))], "concat")
+    packed = pack([RowStates(0, cache.lengths[0], (Replica(state),))], "concat")
     everywhere = Packed(**{**vars(packed), "read_index": torch.arange(L)})
     return target.logits(target.forward(everywhere, cache)), packed
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +12,12 @@ from fake_dlm import FakeTarget
 from fake_trajectories import fake_trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from odd_drafters import CrossingDrafter
 from small_target import save_small_target
 
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
+from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_infer.requests import DecodeSettings, Request, Stats
@@ -34,6 +38,8 @@ def order_drafter(block_length: int, merged: bool = True) -> OrderDrafter:
 def make_drafter(name: str, block_length: int, rule: CommitRule, control: list[Trajectory]) -> Drafter:
     if name in ("graph", "tree"):
         return order_drafter(block_length, merged=name == "graph")
+    if name == "crossing":
+        return CrossingDrafter({index: steps_of(one) for index, one in enumerate(control)}, 29, merged=True)
     if name in ("position", "token", "joint"):
         return OracleDrafter(name, {index: steps_of(one) for index, one in enumerate(control)}, rule)  # type: ignore[arg-type]
     return {"chain": ChainDrafter(rule), "short": ChainDrafter(rule, depth=2)}.get(name) or RandomDrafter()
@@ -43,28 +49,35 @@ def make_drafter(name: str, block_length: int, rule: CommitRule, control: list[T
 @given(
     st.integers(0, 50),
     st.sampled_from([4, 7, 8]),
-    st.sampled_from(["graph", "tree", "chain", "short", "random", "position", "token", "joint"]),
+    st.sampled_from(["graph", "tree", "chain", "short", "random", "position", "token", "joint", "crossing"]),
     st.sampled_from([1, 3, 8, 20]),
     st.sampled_from([0.0, 0.05]),
     st.sampled_from([0.0, 0.7]),
     st.sampled_from([CommitRule(), CommitRule(resolution="bfloat16"), CommitRule(selection="quota", quota=2)]),
+    st.sampled_from(["separate", "fused"]),
+    st.sampled_from([3, 0, -1]),
 )
 def test_replay_equals_drafted_decoding(
-    seed: int, block_length: int, name: str, budget: int, floor: float, temperature: float, rule: CommitRule
+    seed: int,
+    block_length: int,
+    name: str,
+    budget: int,
+    floor: float,
+    temperature: float,
+    rule: CommitRule,
+    boundary: Any,
+    beyond: int,
 ) -> None:
     target = FakeTarget(seed=seed, block_length=block_length, vocab_size=30)
     requests = [Request(tuple(2 + (seed + i * k) % 20 for k in range(1 + 5 * i)), seed=seed + i) for i in range(3)]
-    sampling = Sampling(temperature)
-    free = DecodeSettings(max_new_tokens=3 * block_length - 1, rule=rule, sampling=sampling, batch_size=2)
+    free = DecodeSettings(3 * block_length + beyond, rule, Sampling(temperature), batch_size=2)
     recorded = sorted(record_trajectories(requests, decode(target, requests, free, record=True)), key=lambda r: r[0])
     control = [trajectory for _, trajectory, _ in recorded]
     drafter = make_drafter(name, block_length, rule, control)
-    drafted = DecodeSettings(
-        max_new_tokens=3 * block_length - 1, rule=rule, sampling=sampling, batch_size=2, budget=budget, floor=floor
-    )
+    drafted = replace(free, budget=budget, floor=floor, boundary=boundary)
     rounds = decode(target, requests, drafted, drafter)
     results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
-    replayed = replay(drafter, control, budget, floor, temperature, batch_size=2)
+    replayed = replay(drafter, control, budget, floor, temperature, 2, boundary, free.max_new_tokens)
     assert [counts(one.stats) for one in results] == [counts(one) for one in replayed]
     assert [one.draft_free_nfe for one in replayed] == [result.stats.nfe for _, _, result in recorded]
 
@@ -85,6 +98,14 @@ def test_a_joint_oracle_with_a_large_budget_needs_two_rounds_a_block_and_its_cac
     for one, result in zip(control, replay(oracle, control, budget=8), strict=True):
         sizes = [int((one.block_start == start).sum()) for start in sorted(set(one.block_start.tolist()))]
         assert result.nfe == sum(min(size, 2) for size in sizes) + len(sizes) - 1
+
+
+def test_what_shards_do_not_record_is_refused() -> None:
+    control = fake_trajectories(count=1, max_new_tokens=20)
+    with pytest.raises(SpotError, match="blocks that are not open yet"):
+        replay(ChainDrafter(cross_block=True), control, 4)
+    with pytest.raises(SpotError, match="max_new_tokens"):
+        replay(ChainDrafter(), control, 4, boundary="fused")
 
 
 def test_the_summary_is_a_ratio_of_sums() -> None:

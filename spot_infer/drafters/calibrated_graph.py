@@ -80,7 +80,7 @@ class CalibratedGraphDrafter:
         for node, mass in zip(self.graph.nodes, self.graph.masses, strict=True):
             if len(graph) >= context.budget:
                 break
-            fits = len(node) < len(order) and all(i < len(order) and j < len(candidates[order[i]]) for i, j in node)
+            fits = len(node) <= context.room and all(i < len(order) and j < len(candidates[order[i]]) for i, j in node)
             parent = next((one for one in kept if leads_to(one, node, self.rule)), None)
             if not fits or parent is None or mass < context.floor:
                 continue

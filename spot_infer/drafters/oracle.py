@@ -2,7 +2,8 @@
 
 They look the answer up in the recorded trajectory of the draft-free control, so no look-ahead forward has to be
 subtracted. `position` knows the slots and takes stale tokens, `token` knows the tokens and takes the stale-confidence
-order, `joint` knows both.
+order, `joint` knows both. Where the context completes, all of them fill the block, and `joint`, which needs no table,
+runs on into the next ones.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class OracleDrafter:
         return [self._chain(context) for context in contexts]
 
     def _chain(self, context: DraftContext) -> DraftGraph:
-        future = future_steps(context, self.trajectories[context.request])
+        beyond = self.kind == "joint" and context.completes
+        future = future_steps(context, self.trajectories[context.request], beyond)
         if self.kind == "joint":
             return _steps_graph(context, future)
         start = context.state.start
@@ -53,18 +55,22 @@ class OracleDrafter:
         return chain_graph(context, commits, slots_per_step(self.rule))
 
 
-def future_steps(context: DraftContext, steps: Sequence[Step]) -> list[Step]:
-    """The control's steps in the root's block that fall on slots still masked in the root."""
-    masked = {context.state.start + slot for slot in context.state.masked_slots}
-    return [step for step in steps if step and all(commit.position in masked for commit in step)]
+def future_steps(context: DraftContext, steps: Sequence[Step], beyond: bool = False) -> list[Step]:
+    """The control's steps on slots still masked in the root, in its block or, with `beyond`, in those after it too."""
+    start = context.state.start
+    left = {start + slot for slot in context.state.masked_slots}
+    if beyond:
+        after = start + len(context.state.tokens)
+        left |= {commit.position for step in steps for commit in step if commit.position >= after}
+    return [step for step in steps if step and all(commit.position in left for commit in step)]
 
 
 def _steps_graph(context: DraftContext, steps: Sequence[Step]) -> DraftGraph:
     graph = DraftGraph()
     node = 0
-    room = len(context.state.masked_slots) - 1
+    room, after = context.room, context.state.start + len(context.state.tokens)
     for step in steps[: context.budget]:
-        room -= len(step)
+        room -= sum(commit.position < after for commit in step)
         if room < 0:
             break
         node = graph.add(node, step, 1.0)

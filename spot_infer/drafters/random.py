@@ -43,7 +43,7 @@ class RandomDrafter:
             node = int(generator.integers(len(graph.keys)))
             filled = {commit.position - state.start for commit in graph.commits[node]}
             open_slots = [slot for slot in masked if slot not in filled and tokens[slot]]
-            if len(masked) - len(filled) < 2 or not open_slots:
+            if len(filled) >= context.room or not open_slots:
                 continue
             slot = int(generator.choice(open_slots))
             commit = Commit(state.start + slot, int(generator.choice(tokens[slot])))

@@ -48,7 +48,9 @@ class TrajectoryTreeDrafter:
         per_step = slots_per_step(self.rule)
         graph = DraftGraph()
         branches = [(0, branch) for branch in self._branches(commits, per_step)]
-        for level in range(min(self.depth, (len(commits) - 1) // per_step)):
+        for level in range(min(self.depth, -(-len(commits) // per_step))):
+            if min((level + 1) * per_step, len(commits)) > context.room:
+                break
             grown: list[tuple[int, list[tuple[Commit, float]]]] = []
             for node, branch in branches:
                 step = branch[level * per_step : (level + 1) * per_step]

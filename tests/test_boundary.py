@@ -1,0 +1,206 @@
+"""Block boundaries: cache writes fused into forwards, drafts that run on, and the table of a block not open yet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_dlm import FakeTarget
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lossless_cases import Outcome, run
+from odd_drafters import CrossingDrafter
+from slow_decoder import fake_full_logits
+
+from spot_infer.blocks import BlockState, Commit, unfold
+from spot_infer.decode import decode
+from spot_infer.drafters import ChainDrafter, OracleDrafter
+from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.replicas import lay_out
+from spot_infer.requests import Boundary, DecodeSettings, Request, Round, Stats
+from spot_infer.transition import Sampling, confidence, draw
+
+L = 4
+MASK = 9
+END = 100
+
+
+def stats_of(outcome: Outcome) -> Stats:
+    result = outcome.rounds[-1].result
+    assert result is not None
+    return result.stats
+
+
+def target_of(**fields: Any) -> FakeTarget:
+    return FakeTarget(**{"seed": 1, "block_length": L, "stop_ids": (), **fields})
+
+
+@given(st.data(), st.integers(0, 3), st.integers(1, 12))
+def test_commits_unfold_into_the_blocks_they_finish_and_the_state_they_lead_to(
+    data: st.DataObject, committed: int, count: int
+) -> None:
+    """The next `count` commits in any order within a block; a commit too early or past the end is no state."""
+    root = BlockState(8, (1,) * committed + (MASK,) * (L - committed), MASK)
+    commits = [Commit(8 + committed + index, index % 5) for index in range(count)]
+    blocks = unfold(root, frozenset(commits), END)
+    assert blocks is not None
+    assert all(block.finished for block in blocks[:-1]) and not blocks[-1].finished
+    assert [block.start for block in blocks] == [8 + L * index for index in range(len(blocks))]
+    tokens = [token for block in blocks for token in block.tokens if token != MASK]
+    assert tokens == [1] * committed + [token for _, token in commits]
+    assert len(blocks) == 1 + (committed + count) // L
+    gone = data.draw(st.integers(0, count - 1))
+    last_block = (commits[-1].position // L) == (commits[gone].position // L)
+    assert (unfold(root, frozenset(commits[:gone] + commits[gone + 1 :]), END) is None) is not last_block
+    end = data.draw(st.integers(9, 30))
+    assert (unfold(root, frozenset(commits), end) is None) is (blocks[-1].start >= end)
+
+
+def test_states_that_finish_a_block_alike_share_its_replica_and_impossible_ones_get_none() -> None:
+    root = BlockState(0, (1, 2, 3, MASK), MASK)
+    last, other = frozenset([Commit(3, 5)]), frozenset([Commit(3, 6)])
+    after = [frozenset([Commit(position, 7)]) for position in (4, 5)]
+    graph = DraftGraph()
+    filled, twin = graph.add(0, last, 0.5), graph.add(0, other, 0.3)
+    children = [graph.add(filled, step, 0.2) for step in after]
+    niece = graph.add(twin, after[0], 0.1)
+    early = graph.add(0, after[0], 0.1)
+    laid = lay_out((), root, graph, END)
+    ancestors = [None if at is None else laid.replicas[at].ancestor for at in laid.of_node]
+    assert laid.of_node[early] is None
+    assert ancestors[0] is None
+    assert ancestors[filled] == ancestors[children[0]] == ancestors[children[1]] is not None
+    assert ancestors[twin] == ancestors[niece] not in (None, ancestors[filled])
+    assert len(laid.replicas) == 1 + 5 + 2
+    assert lay_out((), root, graph, 4).of_node == [0] + [None] * 6
+
+
+@pytest.mark.parametrize("layout", ["concat", "batch"])
+@pytest.mark.parametrize("prompt_length", [1, 3, 4, 7])
+@pytest.mark.parametrize("limit", [1, 4, 5, 9, 12])
+def test_fused_draft_free_decoding_takes_a_forward_a_commit(prompt_length: int, limit: int, layout: Any) -> None:
+    target = target_of()
+    request = Request(tuple(range(prompt_length)), 5)
+    plain = run(target, [request], DecodeSettings(limit, layout=layout), None)[0]
+    target.forwards = 0
+    fused = run(target, [request], DecodeSettings(limit, layout=layout, boundary="fused"), None)[0]
+    assert fused.decoded == plain.decoded
+    before, stats = stats_of(plain), stats_of(fused)
+    assert stats.boundaries == before.boundaries == before.cache_writes
+    assert stats.cache_writes == 0
+    assert stats.nfe == stats.commits == target.forwards == before.nfe - before.cache_writes
+    assert stats.positions == before.positions == L * before.nfe
+    assert stats.draft_free_nfe == before.draft_free_nfe == before.nfe
+
+
+@pytest.mark.parametrize("budget", [3, 7, 20])
+def test_a_perfect_drafter_that_runs_on_commits_a_budget_and_one_a_round(budget: int) -> None:
+    target, request = target_of(block_length=8), Request(tuple(range(8)), 3)
+    free = run(target, [request], DecodeSettings(max_new_tokens=24), None)[0]
+    oracle = OracleDrafter("joint", {0: free.decoded.steps})
+    fused = run(target, [request], DecodeSettings(24, budget=budget, boundary="fused"), oracle)[0]
+    assert fused.decoded == free.decoded
+    rounds = 1
+    committed = 1
+    while committed < 24:
+        opens = committed % 8 == 0
+        committed += 1 if opens else 1 + min(budget, 24 - committed - 1)
+        rounds += 1
+    assert fused.nfe == rounds
+
+
+@pytest.mark.parametrize("boundary", ["separate", "fused"])
+@pytest.mark.parametrize("layout", ["concat", "batch"])
+def test_blocks_are_crossed_with_no_forward_of_their_own_where_a_draft_was_right(
+    boundary: Boundary, layout: Any
+) -> None:
+    """In either mode: what the draft crossed is cached from the forward that verified it."""
+    target, request = target_of(), Request((1, 2, 3), 3)
+    free = run(target, [request], DecodeSettings(max_new_tokens=21), None)[0]
+    drafter = CrossingDrafter({0: free.decoded.steps}, target.spec.mask_id, merged=True)
+    one = run(target, [request], DecodeSettings(21, budget=8, boundary=boundary, layout=layout), drafter)[0]
+    assert one.decoded == free.decoded
+    stats = stats_of(one)
+    assert stats.boundaries == stats_of(free).boundaries == 5
+    assert stats.cache_writes < 3
+    spans = [{position // L for step in round_.steps for position, _ in step} for round_ in one.rounds]
+    assert max(map(len, spans)) > 1
+
+
+class Watching:
+    """A look-ahead chain that compares every table of an unopened block with the slow model's."""
+
+    looks_ahead = True
+
+    def __init__(self, target: FakeTarget, request: Request, rounds: list[Round], sampling: Sampling) -> None:
+        self.inner = ChainDrafter(cross_block=True)
+        self.full_logits = fake_full_logits(target)
+        self.spec, self.request, self.rounds, self.sampling = target.spec, request, rounds, sampling
+        self.seen = 0
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        for context in contexts:
+            self._check(context)
+        return self.inner.propose(contexts)
+
+    def _check(self, context: DraftContext) -> None:
+        after = context.state.following()
+        assert context.completes is (after.start < len(self.request.prompt_ids) + 21)
+        root = self.rounds[-1].state
+        ahead = context.next_table
+        assert (ahead is None) is (not context.completes or root.start != context.state.start)
+        if ahead is None:
+            return
+        self.seen += 1
+        canvas = dict(enumerate(self.request.prompt_ids))
+        canvas |= {position: token for r in self.rounds for step in r.steps for position, token in step}
+        known = [canvas[position] for position in range(root.start)]
+        logits = self.full_logits([*known, *root.tokens, *after.tokens])[-L:]
+        log_odds, best, _ = confidence(logits, torch.tensor(self.spec.forbidden_ids))
+        assert ahead.slots.tolist() == list(range(L))
+        assert ahead.top_token[:, 0].tolist() == best.tolist()
+        np.testing.assert_allclose(ahead.log_odds, log_odds, rtol=1e-6)
+        if self.sampling.temperature > 0:
+            assert context.noise is not None
+            noise = context.noise.rows(range(after.start, after.start + L))
+            drawn, _ = draw(logits, noise, self.sampling, torch.tensor(self.spec.forbidden_ids))
+            assert ahead.drawn_token is not None and ahead.drawn_token.tolist() == drawn.tolist()
+
+
+@settings(max_examples=12)
+@given(
+    st.integers(0, 30),
+    st.sampled_from([1, 3, 4, 6]),
+    st.sampled_from(["separate", "fused"]),
+    st.sampled_from(["concat", "batch"]),
+    st.sampled_from([Sampling(), Sampling(0.8)]),
+)
+def test_a_drafter_that_looks_ahead_reads_the_next_block_behind_the_newest_root(
+    seed: int, prompt_length: int, boundary: Boundary, layout: Any, sampling: Sampling
+) -> None:
+    target = target_of(seed=seed)
+    request = Request(tuple(range(prompt_length)), seed)
+    run_settings = DecodeSettings(21, sampling=sampling, budget=6, boundary=boundary, layout=layout)
+    rounds: list[Round] = []
+    drafter = Watching(target, request, rounds, sampling)
+    for round_ in decode(target, [request], run_settings, drafter):
+        rounds.append(round_)
+    assert drafter.seen
+
+
+def test_looking_ahead_costs_a_block_of_positions_a_forward_until_the_last_block() -> None:
+    target, request = target_of(), Request((1, 2, 3), 3)
+    chains = [ChainDrafter(depth=1, cross_block=cross) for cross in (False, True)]
+    plain, ahead = (run(target, [request], DecodeSettings(9, budget=1, layout="concat"), one)[0] for one in chains)
+    assert plain.decoded == ahead.decoded
+    for one, extra in ((plain, 0), (ahead, 1)):
+        expected = 0
+        for round_ in one.rounds:
+            drafted = 0 if round_.graph is None else len(round_.graph)
+            finishing = drafted and any(len(unfold(round_.state, c, 12) or ()) > 1 for c in round_.graph.commits)  # type: ignore[union-attr]
+            looking = extra if round_.steps and round_.state.start < 8 else 0
+            expected += 1 + drafted + bool(finishing) + looking
+        assert stats_of(one).positions == L * expected
