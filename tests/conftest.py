@@ -45,3 +45,12 @@ def llada_reference() -> Path:
 @pytest.fixture(scope="session")
 def dream_reference() -> Path:
     return _reference("dream")
+
+
+@pytest.fixture(scope="session")
+def task_files() -> Path:
+    """Folder of the official task files, which lie beside the repository and not in it."""
+    folder = REPO.parent / "shared" / "tasks"
+    if not folder.is_dir():
+        pytest.skip("the official task files are not beside this repository")
+    return folder

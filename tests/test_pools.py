@@ -12,7 +12,8 @@ sys.path.insert(0, str(DATA))
 import make_pools  # noqa: E402
 from problems import SPLITS  # noqa: E402
 
-from spot_train.tasks.tiny import CodeExecutionNotAllowed, score  # noqa: E402
+from spot_train.tasks import CodeExecutionNotAllowed  # noqa: E402
+from spot_train.tasks.tiny import score  # noqa: E402
 
 
 def read(split: str) -> list[dict]:

@@ -6,13 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from spot_infer.errors import SpotError
-from spot_train.tasks import tiny
+from spot_train.tasks import gsm8k, humaneval, math500, mbpp, tiny
+from spot_train.tasks.sandbox import CodeExecutionNotAllowed
 from spot_train.tasks.task import Example, Task
-from spot_train.tasks.tiny import CodeExecutionNotAllowed
 
 __all__ = ["TASKS", "CodeExecutionNotAllowed", "Example", "Task", "load_task"]
 
-TASKS = {"tiny": tiny.load}
+TASKS = {
+    "gsm8k": gsm8k.load,
+    "mbpp": mbpp.load,
+    "humaneval": humaneval.load,
+    "math500": math500.load,
+    "tiny": tiny.load,
+}
 
 
 def load_task(name: str, path: str | Path | None = None, split: str | None = None, limit: int | None = None) -> Task:

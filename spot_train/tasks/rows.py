@@ -16,12 +16,24 @@ Row = tuple[int, dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class HubSource:
-    """Where a task's rows lie on the hub: data set, configuration, and its splits, the default one first."""
+class Source:
+    """Where a task's rows come from. dataset, name: on the hub; splits: the hub's, the evaluated one first; columns:
+    what every row must hold; rows: what they are, for errors."""
 
     dataset: str
     name: str | None
     splits: tuple[str, ...]
+    columns: Mapping[str, type]
+    rows: str
+
+
+def read_rows(source: Source, path: str | Path | None, split: str | None) -> list[Row]:
+    """Rows of the file at `path`, or of a split of the hub's data set. Raises SpotError for a split beside a file."""
+    if path is None:
+        return hub_rows(source, chosen_split(split, source.splits, source.dataset))
+    if split is not None:
+        raise SpotError(f"split is {split!r} beside a file, which is one split; leave one of them out")
+    return file_rows(path, source.columns, source.rows)
 
 
 def file_rows(path: str | Path, columns: Mapping[str, type], what: str) -> list[Row]:
@@ -48,21 +60,21 @@ def file_rows(path: str | Path, columns: Mapping[str, type], what: str) -> list[
     return rows
 
 
-def hub_rows(source: HubSource, split: str, columns: Mapping[str, type], task: str) -> list[Row]:
-    """Rows of one split of a hub data set, fetched once and then cached by `datasets`."""
+def hub_rows(source: Source, split: str) -> list[Row]:
+    """Rows of one split of a hub data set, fetched once and then kept by `datasets`."""
     import datasets
 
     try:
         rows = datasets.load_dataset(source.dataset, source.name, split=split)
-    except Exception as error:
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise SpotError(
-            f"{source.dataset} could not be fetched from the hub ({reason[:200]}); go online once, or give the rows of "
-            f"{task} as a file with --path"
+            f"{source.dataset} could not be fetched from the hub ({reason[:200]}); go online once, or give "
+            f"{source.rows} with --path"
         ) from error
     where = f"{source.dataset} {split}"
     return [
-        (number, checked(dict(row), columns, f"{where} row {number}", f"the rows of {task}"))
+        (number, checked(dict(row), source.columns, f"{where} row {number}", source.rows))
         for number, row in enumerate(rows, 1)
     ]
 

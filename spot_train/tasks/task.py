@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from spot_infer.api import encode_prompt
-from spot_infer.targets.protocol import Target
+if TYPE_CHECKING:
+    from spot_infer.targets.protocol import Target
 
 Scorer = Callable[[Mapping[str, Any], str, bool], bool]
 """(reference, text, allow_code_execution) -> solved."""
@@ -26,6 +26,8 @@ class Example:
 
     def encode(self, target: Target) -> tuple[int, ...]:
         """Token ids: messages through the target's chat template, text as it stands."""
+        from spot_infer.api import encode_prompt
+
         return encode_prompt(target, self.prompt, raw=isinstance(self.prompt, str))
 
 
@@ -51,3 +53,8 @@ class Task:
         Raises CodeExecutionNotAllowed where that would run the answer without permission.
         """
         return self.scorer(example.reference, text, allow_code_execution)
+
+
+def before_stop(text: str, stop: Sequence[str]) -> str:
+    """`text` up to the first stop string, as decoding cuts it."""
+    return text[: min((text.index(string) for string in stop if string in text), default=len(text))]

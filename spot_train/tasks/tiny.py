@@ -1,18 +1,11 @@
 """The tiny target's own task: the rows of `data/pools`, answered by numbers, lists, JSON values and Python functions.
 
-`score` is a pure function of the row and the text, except for code rows: their answer has to run,
-so they are scored only when the caller allows it, in a child process with limits on processor time,
-wall time and memory, no inherited environment and an empty working folder. That stops accidents,
-not an adversary.
+`score` is a pure function of the row and the text; code rows run the answer in `sandbox.py`, only where allowed.
 """
 
 import json
 import math
 import re
-import resource
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,24 +13,16 @@ from typing import Any
 from spot_infer.errors import SpotError
 from spot_infer.packaged import packaged
 from spot_train.tasks.rows import chosen_split, file_rows
+from spot_train.tasks.sandbox import passes
 from spot_train.tasks.task import Example, Task
 
 SPLITS = ("eval", "heldout", "train")
 MAX_NEW_TOKENS = 128
 POOL = "a pool: JSONL with prompt, family and scorer"
 COLUMNS = {"prompt": str, "family": str, "scorer": dict}
-CPU_LIMIT_S = 2
-WALL_LIMIT_S = 5
-MEMORY_LIMIT_BYTES = 512 * 1024 * 1024
-OUTPUT_LIMIT_BYTES = 1024 * 1024
 
 _NUMBER = re.compile(r"####\s*(-?\d+(?:\.\d+)?)\s*$")
 _LIST = re.compile(r"(\[[^\[\]]*\])\s*$")
-_PASSED = "all tests passed"
-
-
-class CodeExecutionNotAllowed(SpotError):
-    """A code row was to be scored without permission to run the answer."""
 
 
 def load(path: str | Path | None = None, split: str | None = None) -> Task:
@@ -68,41 +53,9 @@ def score(row: Mapping[str, Any], text: str, allow_code_execution: bool = False)
         lines = text.strip().splitlines()
         return bool(lines) and _same(_parse(lines[-1]), scorer["value"])
     if kind == "code":
-        if not allow_code_execution:
-            raise CodeExecutionNotAllowed("a code row is scored by running the answer: pass allow_code_execution=True")
-        return passes_tests(text, scorer["tests"])
+        tests = "\n".join(scorer["tests"])
+        return passes(text, tests, [scorer["function"]], allow_code_execution=allow_code_execution)
     raise ValueError(f"unknown scorer type {kind!r}: expected number, list, json or code")
-
-
-def passes_tests(code: str, tests: list[str]) -> bool:
-    """Runs the code and its assert statements in a limited child process."""
-    program = "\n".join((code, *tests, f"print({_PASSED!r})"))
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            done = subprocess.run(
-                [sys.executable, "-I", "-c", program],
-                cwd=folder,
-                env={},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=WALL_LIMIT_S,
-                preexec_fn=_limit_resources,
-                check=False,
-            )
-        except (subprocess.TimeoutExpired, ValueError):
-            return False
-    return done.returncode == 0 and done.stdout.decode(errors="replace").strip() == _PASSED
-
-
-def _limit_resources() -> None:
-    for limit, value in (
-        (resource.RLIMIT_CPU, CPU_LIMIT_S),
-        (resource.RLIMIT_AS, MEMORY_LIMIT_BYTES),
-        (resource.RLIMIT_FSIZE, OUTPUT_LIMIT_BYTES),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(limit, (value, value))
 
 
 def _number_matches(text: str, value: float) -> bool:
