@@ -39,6 +39,16 @@ def write_file(path: Path, data: bytes, before_rename: BeforeRename | None = Non
             raise
 
 
+def check_place(path: Path) -> None:
+    """Refuse, before any work, a place where `write_file` could not put a file. Leaves nothing there."""
+    if path.is_dir():
+        raise SpotError(f"{path} can't be written (Is a directory); choose another place")
+    partial = path.with_name(path.name + PARTIAL)
+    with full_disk_named(path):
+        partial.open("wb").close()
+        partial.unlink()
+
+
 def write_json(path: Path, value: Any, before_rename: BeforeRename | None = None) -> None:
     """Replace `path` by `value` as sorted, indented JSON."""
     write_file(path, (json.dumps(value, indent=1, sort_keys=True) + "\n").encode(), before_rename)

@@ -11,8 +11,10 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def local_path(path_or_id: str | Path) -> Path:
-    """The path that a folder or `builtin:` name stands for; a hub id comes back as it is."""
+    """The path that a folder or `builtin:` name stands for; a hub id comes back as it is. An empty name is refused."""
     text = str(path_or_id)
+    if not text.strip():
+        raise SpotError("a name of a target or drafter is empty; give a folder or a hub id")
     return packaged(text.removeprefix(BUILTIN)) if text.startswith(BUILTIN) else Path(text).expanduser()
 
 

@@ -31,6 +31,8 @@ app = typer.Typer(
 )
 recipe_app = typer.Typer(help="Look at recipes.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
+tasks_app = typer.Typer(help="Look at evaluation tasks.", no_args_is_help=True)
+app.add_typer(tasks_app, name="tasks")
 app.add_typer(calibrate_app, name="calibrate")
 
 RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
@@ -135,12 +137,14 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Score a drafter on shards: next-commit accuracy and replayed NFE, beside the untrained orders."""
+    from spot_infer.atomic import check_place, write_json
     from spot_infer.checkpoint import load_drafter
     from spot_train.recipe import resolve_path
 
+    if output is not None:
+        check_place(output)
     measures = _scored(load_drafter(resolve_path(drafter, Path.cwd())), data, split, budget, states, replay)
     if output is not None:
-        from spot_infer.atomic import write_json
         from spot_train.provenance import provenance
 
         write_json(output, {**measures, "provenance": provenance()})
@@ -182,7 +186,9 @@ def export(
 def compare(
     recipe: RecipeArgument,
     drafter: DrafterOption,
-    pool: Annotated[str, typer.Option(help="JSONL with prompt, family and scorer.")] = "builtin:data/pools/eval.jsonl",
+    task: Annotated[str, typer.Option(help="gsm8k, mbpp, humaneval, math500 or tiny.")] = "tiny",
+    path: Annotated[str | None, typer.Option(help="File of the task's rows; default its own source.")] = None,
+    pool: Annotated[str | None, typer.Option(help="JSONL with prompt, family and scorer: --task tiny --path.")] = None,
     prompts: Annotated[int | None, typer.Option(min=1, help="Rows decoded; default all.")] = None,
     budget: Annotated[
         list[int] | None, typer.Option("--budget", min=1, help="Repeatable; default the recipe's decode.budget.")
@@ -191,22 +197,31 @@ def compare(
     allow_code_execution: AllowCodeOption = False,
     set_: SetOption = None,
 ) -> None:
-    """Decode a pool draft-free and drafted, side by side, and print one table."""
+    """Decode a task draft-free and drafted, side by side, and print one table."""
     values = _recipe(recipe, set_)
     from dataclasses import replace
 
     from rich.console import Console
 
+    from spot_infer.atomic import check_place
     from spot_infer.checkpoint import load_drafter
     from spot_train.collect import decode_settings, load_recipe_target
     from spot_train.recipe import resolve_path
     from spot_train.side_by_side import Comparison, print_rows, side_by_side, write_rows
     from spot_train.tasks import load_task
 
+    if output is not None:
+        check_place(output)
+    if pool is not None and (path is not None or task != "tiny"):
+        raise SpotError("--pool stands for --task tiny --path; leave it out beside --task or --path")
+    file = pool or path
+    chosen = load_task(task, file and resolve_path(file, Path.cwd()), limit=prompts)
+    settings = decode_settings(values)
     plan = Comparison(
-        task=load_task("tiny", resolve_path(pool, Path.cwd()), limit=prompts),
+        task=chosen,
         settings=replace(
-            decode_settings(values),
+            settings,
+            stop=settings.stop if settings.ignore_stop else (*settings.stop, *chosen.stop),
             pad=values.decode.pad,
             layout=values.decode.layout,
             boundary=values.decode.boundary,
@@ -277,6 +292,32 @@ def schema() -> None:
     from spot_train.recipe import Recipe
 
     typer.echo(json.dumps(Recipe.model_json_schema(), indent=1))
+
+
+@tasks_app.command("list")
+def list_tasks() -> None:
+    """Print the tasks and where their rows come from."""
+    from spot_train.tasks import TASKS
+
+    for name, module in TASKS.items():
+        typer.echo(f"{name:10} {module.SOURCE.dataset:32} {', '.join(module.SOURCE.splits)}")
+
+
+@tasks_app.command("show")
+def show_task(
+    name: Annotated[str, typer.Argument(help="Name of the task.", show_default=False)],
+    path: Annotated[str | None, typer.Option(help="File of the task's rows; default its own source.")] = None,
+    split: Annotated[str | None, typer.Option(help="Default the evaluated one.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Examples printed, from the first.")] = 1,
+) -> None:
+    """Print examples as they are prompted, one JSON object each."""
+    from spot_train.recipe import resolve_path
+    from spot_train.tasks import load_task
+
+    task = load_task(name, path and resolve_path(path, Path.cwd()), split, limit)
+    for example in task.examples:
+        shown = {"id": example.id, "family": example.family, "prompt": example.prompt, "stop": task.stop}
+        typer.echo(json.dumps(shown, ensure_ascii=False))
 
 
 @app.command()

@@ -135,7 +135,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         sound = manifest["format"] == MANIFEST_FORMAT and isinstance(manifest["format_version"], int)
         needed = {"attributes": dict, "recipe": dict, "prompts": dict, "leases": int, "shards": dict}
         sound = sound and all(isinstance(manifest[key], kind) for key, kind in needed.items())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         if not folder.is_dir():
             raise SpotError(f"{folder} is not a folder; give the --out of a `spot-train collect` run") from None
         if shard_paths(folder):

@@ -26,6 +26,7 @@ from spot_train.compare import Method, MethodRun, divergences, run_methods, summ
 from spot_train.cost_line import COST_LINE
 from spot_train.provenance import provenance
 from spot_train.tasks import Task
+from spot_train.tasks.sandbox import guarantees
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def _row(
     row = summarise(run, control, plan.settings, solved, differing)
     families = sorted({examples[index].family for index in scored})
     by_family = {family: [solved[index] for index in scored if examples[index].family == family] for family in families}
+    ran = guarantees() if allowed and plan.task.runs_code else None
+    row = {**row, "task": plan.task.name, "code_execution": ran}
     return {**row, "accuracy_by_family": {family: sum(hits) / len(hits) for family, hits in by_family.items()}}
 
 

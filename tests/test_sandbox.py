@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from spot_infer.errors import SpotError
 from spot_train.tasks import CodeExecutionNotAllowed
 from spot_train.tasks.sandbox import Limits, guarantees, passes
 
@@ -241,3 +242,9 @@ def test_permission_comes_first() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the filter of system calls is Linux's")
 def test_this_machine_gives_every_guarantee() -> None:
     assert guarantees() == dict.fromkeys(("network_cut", "no_processes", "no_signals", "files_unwritable"), True)
+
+
+def test_a_sandbox_that_does_not_start_is_not_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/true")
+    with pytest.raises(SpotError, match="did not start"):
+        run(RIGHT)

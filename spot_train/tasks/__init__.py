@@ -13,11 +13,11 @@ from spot_train.tasks.task import Example, Task
 __all__ = ["TASKS", "CodeExecutionNotAllowed", "Example", "Task", "load_task"]
 
 TASKS = {
-    "gsm8k": gsm8k.load,
-    "mbpp": mbpp.load,
-    "humaneval": humaneval.load,
-    "math500": math500.load,
-    "tiny": tiny.load,
+    "gsm8k": gsm8k,
+    "mbpp": mbpp,
+    "humaneval": humaneval,
+    "math500": math500,
+    "tiny": tiny,
 }
 
 
@@ -31,5 +31,5 @@ def load_task(name: str, path: str | Path | None = None, split: str | None = Non
         raise SpotError(f"there is no task {name!r}; use {', '.join(TASKS)}")
     if limit is not None and limit < 1:
         raise SpotError(f"limit is {limit}; use at least 1 example")
-    task = TASKS[name](path, split)
+    task = TASKS[name].load(path, split)
     return replace(task, examples=task.examples[:limit])

@@ -1,7 +1,7 @@
 """The child of `sandbox.py`: takes a job from stdin, gives up what it could harm with, runs the sample, then its tests.
 
-Runs as a script in a fresh, isolated interpreter and imports the standard library only. Knows no task. The verdict is
-the job's nonce, written to stdout's pipe after the last test; the sample itself never has stdout.
+Runs as a script in a fresh, isolated interpreter and imports the standard library only. Knows no task. It
+writes "+" to stdout's pipe when it is ready and the job's nonce after the last test; the sample never has stdout.
 """
 
 from __future__ import annotations
@@ -133,6 +133,7 @@ def main() -> None:
         ctypes.CDLL(None).prctl(_SET_PARENT_DEATH, 9, 0, 0, 0)
     limit_resources(job["limits"])
     refuse_system_calls()
+    write(verdict, b"+")
     solved = solves(job["code"], job["tests"], job["names"])
     if solved:
         write(verdict, job["nonce"].encode())

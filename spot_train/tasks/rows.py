@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ Row = tuple[int, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a task's rows come from. dataset, name: on the hub; splits: the hub's, the evaluated one first; columns:
+    """Where a task's rows come from. dataset, name: on the hub, or shipped; splits: the evaluated one first; columns:
     what every row must hold; rows: what they are, for errors."""
 
     dataset: str
@@ -42,7 +43,7 @@ def file_rows(path: str | Path, columns: Mapping[str, type], what: str) -> list[
     try:
         data = file.read_bytes()
         lines = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8").split("\n")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise SpotError(f"{path} can't be read ({error}); give {what}") from error
     rows = []
     for number, line in enumerate(lines, 1):

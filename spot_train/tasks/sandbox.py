@@ -33,6 +33,7 @@ from pathlib import Path
 from spot_infer.errors import SpotError
 
 _JAIL = Path(__file__).with_name("jail.py")
+STARTED = b"+"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
@@ -44,8 +45,8 @@ class CodeExecutionNotAllowed(SpotError):
 class Limits:
     """Of one sample: processor and wall seconds, bytes of address space, bytes a file, processes of its user."""
 
-    cpu_s: int = 5
-    wall_s: float = 10.0
+    cpu_s: int = 10
+    wall_s: float = 30.0
     memory_bytes: int = 512 * 1024 * 1024
     file_bytes: int = 1024 * 1024
     processes: int = 1
@@ -65,7 +66,8 @@ def passes(
 ) -> bool:
     """Whether `tests`, statements that raise where something is wrong, run through after `code`.
 
-    names: functions that the tests call although a builtin has the same name. Raises CodeExecutionNotAllowed.
+    names: functions that the tests call although a builtin has the same name. Raises CodeExecutionNotAllowed, and
+    SpotError where the child does not start, so that a broken machine is never a wrong answer.
     """
     require_permission(allow_code_execution)
     nonce = secrets.token_hex(16)
@@ -84,24 +86,29 @@ def passes(
         )
         assert child.stdout is not None
         try:
-            return _read(child.stdout.fileno(), len(nonce), limits.wall_s) == nonce.encode()
+            said = _read(child.stdout.fileno(), len(STARTED) + len(nonce), limits.wall_s)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.stdout.close()
             child.wait()
+    if not said.startswith(STARTED):
+        raise SpotError(
+            f"the sandbox of generated code did not start within {limits.wall_s:g} s; check that it can here"
+        )
+    return said == STARTED + nonce.encode()
 
 
-def _read(descriptor: int, most: int, wall_s: float) -> bytes | None:
-    """What comes until the pipe closes; None where that is more than `most` bytes or takes longer than `wall_s`."""
+def _read(descriptor: int, most: int, wall_s: float) -> bytes:
+    """What comes until the pipe closes, `wall_s` is over or there is more than `most` bytes."""
     data, end = b"", time.monotonic() + wall_s
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         while len(data) <= most and selector.select(max(0.0, end - time.monotonic())):
             if not (chunk := os.read(descriptor, most + 1 - len(data))):
-                return data
+                break
             data += chunk
-    return None
+    return data
 
 
 _PROBES = {
@@ -115,7 +122,5 @@ _PROBES = {
 @cache
 def guarantees() -> dict[str, bool]:
     """What this machine refuses to samples, found by samples that try it: `network_cut`, `no_processes`, `no_signals`,
-    `files_unwritable`. Recorded with results that ran code. Raises SpotError where nothing runs at all."""
-    if not passes("", "", allow_code_execution=True):
-        raise SpotError("generated code can't be run here: an empty program fails; check that Python starts with -I")
+    `files_unwritable`. Recorded with results that ran code."""
     return {name: not passes(probe, "", allow_code_execution=True) for name, probe in _PROBES.items()}

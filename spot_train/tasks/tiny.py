@@ -12,14 +12,18 @@ from typing import Any
 
 from spot_infer.errors import SpotError
 from spot_infer.packaged import packaged
-from spot_train.tasks.rows import chosen_split, file_rows
+from spot_train.tasks.rows import Source, chosen_split, file_rows
 from spot_train.tasks.sandbox import passes
 from spot_train.tasks.task import Example, Task
 
-SPLITS = ("eval", "heldout", "train")
+SOURCE = Source(
+    "builtin:data/pools",
+    None,
+    ("eval", "heldout", "train"),
+    {"prompt": str, "family": str, "scorer": dict},
+    "a pool: JSONL with prompt, family and scorer",
+)
 MAX_NEW_TOKENS = 128
-POOL = "a pool: JSONL with prompt, family and scorer"
-COLUMNS = {"prompt": str, "family": str, "scorer": dict}
 
 _NUMBER = re.compile(r"####\s*(-?\d+(?:\.\d+)?)\s*$")
 _LIST = re.compile(r"(\[[^\[\]]*\])\s*$")
@@ -29,9 +33,10 @@ def load(path: str | Path | None = None, split: str | None = None) -> Task:
     """The packaged pool of a split, or the pool at `path`; the families in turn, so any first rows are balanced."""
     if path is not None and split is not None:
         raise SpotError(f"split is {split!r} beside a pool file, which is one split; leave one of them out")
-    source = packaged(f"data/pools/{chosen_split(split, SPLITS, 'tiny')}.jsonl") if path is None else path
+    if path is None:
+        path = packaged(f"data/pools/{chosen_split(split, SOURCE.splits, 'tiny')}.jsonl")
     by_family: dict[str, list[Example]] = {}
-    for number, row in file_rows(source, COLUMNS, POOL):
+    for number, row in file_rows(path, SOURCE.columns, SOURCE.rows):
         messages = [{"role": "user", "content": row["prompt"]}]
         example = Example(str(number), messages, row["family"], row, row["scorer"].get("type") == "code")
         by_family.setdefault(example.family, []).append(example)
