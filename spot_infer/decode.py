@@ -26,7 +26,7 @@ from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
 from spot_infer.requests import DecodeSettings, Request, Round, check_settings
 from spot_infer.rows import Row, open_row
 from spot_infer.table import StaleTable
-from spot_infer.targets.protocol import PrefixCache, Target, TargetSpec
+from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
 from spot_infer.verify import distribution_preserving, verify
 
 Outcome = TypeVar("Outcome")
@@ -49,6 +49,11 @@ def decode(
     if drafter is not None:
         settings.rule.check_draftable()
     check_requests(target.spec, requests, settings)
+    if isinstance(target, CanvasTarget) and (settings.boundary == "fused" or looks_ahead(drafter)):
+        raise SpotError(
+            f"target {target.spec.name} has full attention, where a finished block is encoded anew; use boundary "
+            "separate and a drafter that does not look ahead"
+        )
     verdict = distribution_preserving(target.spec, settings if drafter else replace(settings, budget=0))
     if isinstance(drafter, OrderDrafter):
         drafter.check_block_length(target.spec.block_length)
@@ -81,7 +86,7 @@ def check_requests(spec: TargetSpec, requests: Sequence[Request], settings: Deco
             )
         if bad := next((token for token in request.prompt_ids if not 0 <= token < spec.vocab_size), None):
             raise SpotError(f"prompt {index} holds token id {bad}; the target's ids are 0..{spec.vocab_size - 1}")
-        end = -(-(length + settings.max_new_tokens) // spec.block_length) * spec.block_length
+        end = spec.blocks_end(length, settings.max_new_tokens)
         if end > spec.max_positions:
             raise SpotError(
                 f"prompt {index} has {length} tokens and max_new_tokens is {settings.max_new_tokens}: {end} positions "
@@ -172,12 +177,17 @@ def _forward(
     laid = [
         lay_out_write(row.unwritten)
         if row.unwritten and settings.boundary == "separate"
-        else lay_out(row.unwritten, row.state, graph or DraftGraph(), row.end, ahead and not row.last_block)
+        else lay_out(row.unwritten, row.state, graph or DraftGraph(), row.draft_end, ahead and not row.last_block)
         for row, graph in zip(rows, graphs, strict=True)
     ]
     packing = [RowStates(index, cache.lengths[index], one.replicas) for index, one in enumerate(laid)]
     pad_states = 1 + settings.budget if settings.pad else 0
-    packed = pack(packing, resolve_layout(settings.layout, target.device), target.device, pad_states)
+    layout = resolve_layout(settings.layout, target.device)
+    if isinstance(target, CanvasTarget):
+        target.open_blocks(cache, [row.whole_canvas(target.spec) for row in rows], [row.state.start for row in rows])
+        packed = target.pack(packing, cache, layout, pad_states)
+    else:
+        packed = pack(packing, layout, target.device, pad_states)
     hidden = _guard_memory(settings, lambda: target.forward(packed, cache))
     for index, row in enumerate(rows):
         row.stats.nfe += 1
@@ -198,13 +208,15 @@ def _advance(
     """Verify every row, apply what it committed, make cache of the blocks behind it, and read the tables needed."""
     packed, hidden = forward.packed, forward.hidden
     answers = read_answers(target, hidden, settings.rule)
-    reading = [
-        (packed.row_states[index] + replica, laid.start(replica), row.noise)
+    places = [
+        (packed.row_states[index] + replica, row, laid.replicas[replica].state)
         for index, (row, laid) in enumerate(zip(rows, forward.laid, strict=True))
         for replica in laid.of_node
         if replica is not None
     ]
-    transitions = steps_of_states(target, packed, hidden, answers, settings.rule, settings.sampling, reading)
+    reading = [(replica, state.start, row.noise) for replica, row, state in places]
+    committed = {replica: row.committed_in(state) for replica, row, state in places}
+    transitions = steps_of_states(target, packed, hidden, answers, settings.rule, settings.sampling, reading, committed)
     drafts = drafter is not None and settings.budget > 0
     rounds: list[Round] = []
     reads: list[list[int]] = []

@@ -14,9 +14,9 @@ import torch
 
 from spot_infer.blocks import BlockState, Step
 from spot_infer.noise import GumbelNoise
-from spot_infer.packing import Replica, RowStates, pack
+from spot_infer.packing import Packed, Replica, RowStates, pack
 from spot_infer.requests import Request
-from spot_infer.targets.protocol import Target
+from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target
 from spot_infer.transition import CommitRule, Sampling, confidence, ranking_values
 
 
@@ -43,10 +43,12 @@ def first_divergence(
     other: Sequence[Step],
     rule: CommitRule,
     sampling: Sampling,
+    max_new_tokens: int | None = None,
 ) -> Divergence | None:
     """Compare two runs' steps; at the first difference ask the target once more, alone, how close the call was.
 
-    Returns None where the runs are equal. A run that is a strict prefix of the other differs at its end with gap inf.
+    `max_new_tokens`: of both runs; a target with full attention sees the masks to the end. Returns None where the runs
+    are equal. A run that is a strict prefix of the other differs at its end with gap inf.
     """
     shared = min(len(control), len(other))
     step = next((index for index in range(shared) if control[index] != other[index]), shared)
@@ -59,7 +61,7 @@ def first_divergence(
     positions = [sorted(commit.position for commit in run[step]) for run in (control, other)]
     first = next(iter(sorted(control[step] - other[step])), min(control[step]))
     second = next(iter(sorted(other[step] - control[step])), min(other[step]))
-    logits = _logits_at(target, request, control[:step], (first.position, second.position))
+    logits = _logits_at(target, request, control[:step], (first.position, second.position), max_new_tokens)
     if positions[0] != positions[1]:
         forbidden = torch.tensor(target.spec.forbidden_ids, device=logits.device)
         values = ranking_values(confidence(logits, forbidden)[0], rule, logits, forbidden)
@@ -71,11 +73,14 @@ def first_divergence(
     return Divergence(step, "token", control[step], other[step], float(abs(scores[first.token] - scores[second.token])))
 
 
-def _logits_at(target: Target, request: Request, steps: Sequence[Step], positions: Sequence[int]) -> torch.Tensor:
+def _logits_at(
+    target: Target, request: Request, steps: Sequence[Step], positions: Sequence[int], max_new_tokens: int | None
+) -> torch.Tensor:
     """Logits [len(positions), V] at masked positions of the state after `steps`, from a forward of that state alone."""
     length, mask_id = target.spec.block_length, target.spec.mask_id
     canvas = dict(enumerate(request.prompt_ids)) | {commit.position: commit.token for step in steps for commit in step}
-    start = positions[0] // length * length
+    origin = target.spec.first_block(len(request.prompt_ids))
+    start = origin + (positions[0] - origin) // length * length
     prefix = [canvas[position] for position in range(start)]
     known = [canvas.get(position, mask_id) for position in range(start, start + length)]
     with torch.inference_mode():
@@ -83,7 +88,30 @@ def _logits_at(target: Target, request: Request, steps: Sequence[Step], position
         row = cache.add_row()
         target.prefill(cache, [row], [prefix])
         state = BlockState(start, tuple(known), mask_id)
-        packed = pack([RowStates(row, start, (Replica(state),))], "concat", target.device)
-        hidden = target.forward(packed, cache)
+        if isinstance(target, CanvasTarget):
+            packed, hidden = _in_canvas(target, cache, prefix, state, len(request.prompt_ids), max_new_tokens)
+        else:
+            packed = pack([RowStates(row, start, (Replica(state),))], "concat", target.device)
+            hidden = target.forward(packed, cache)
         slots = packed.read_slot.tolist()
         return target.logits(hidden[[slots.index(position - start) for position in positions]])
+
+
+def _in_canvas(
+    target: CanvasTarget,
+    cache: PrefixCache,
+    prefix: Sequence[int],
+    state: BlockState,
+    prompt_length: int,
+    max_new_tokens: int | None,
+) -> tuple[Packed, torch.Tensor]:
+    """A forward of `state` under what its block's opening left in the cache; the opening itself where it is that."""
+    if max_new_tokens is None:
+        raise ValueError("a target with full attention needs max_new_tokens to say where its canvas ends")
+    end = target.spec.blocks_end(prompt_length, max_new_tokens)
+    target.open_blocks(cache, [[*prefix, *[state.mask_id] * (end - state.start)]], [state.start])
+    opening = BlockState(state.start, (state.mask_id,) * len(state.tokens), state.mask_id)
+    for one in dict.fromkeys((opening, state)):
+        packed = target.pack([RowStates(0, cache.lengths[0], (Replica(one),))], cache, "concat", 0)
+        hidden = target.forward(packed, cache)
+    return packed, hidden

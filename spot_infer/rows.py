@@ -22,7 +22,8 @@ _RECENT_TABLES = 2
 @dataclass
 class Row:
     """`canvas` holds the prompt and every finished block, `end` is the first position that is never returned;
-    `tables` are of the active block, most recent first, `next_table` of the block after it."""
+    `tables` are of the active block, most recent first, `next_table` of the block after it. `writes`: finished blocks
+    go to the cache; under full attention the next block's opening encodes them anew."""
 
     request: int
     prompt_length: int
@@ -36,6 +37,17 @@ class Row:
     next_table: StaleTable | None = None
     final_tokens: int = 0
     stats: Stats = field(default_factory=Stats)
+    writes: bool = True
+
+    @property
+    def draft_end(self) -> int:
+        """First position that no drafted state reaches: a block that is not written is not left in a draft."""
+        return self.end if self.writes else self.state.start + len(self.state.tokens)
+
+    def committed_in(self, state: BlockState) -> int:
+        """Commits since `state`'s block opened, the prompt's tail left out."""
+        told = max(self.prompt_length - state.start, 0)
+        return len(state.tokens) - told - len(state.masked_slots)
 
     @property
     def last_block(self) -> bool:
@@ -45,6 +57,12 @@ class Row:
     def generated(self) -> list[int]:
         """Generated ids so far, from the prompt's end to the end of the active block; masks where nothing is."""
         return (self.canvas[: self.state.start] + list(self.state.tokens))[self.prompt_length :]
+
+    def whole_canvas(self, spec: TargetSpec) -> list[int]:
+        """The prompt and every finished block, then masks to the end of the last block."""
+        known = self.canvas[: self.state.start]
+        end = spec.blocks_end(self.prompt_length, self.end - self.prompt_length)
+        return [*known, *[spec.mask_id] * (end - len(known))]
 
     def remember(self, tables: Sequence[StaleTable], next_table: StaleTable | None) -> None:
         """Keep the newest tables of the active block, `tables` oldest first, and that of the block after it."""
@@ -78,10 +96,11 @@ class Row:
 
     def _open_next(self) -> None:
         self.canvas[self.state.start :] = self.state.tokens
-        self.unwritten += (self.state,)
+        if self.writes:
+            self.unwritten += (self.state,)
+            self.stats.boundaries += 1
         self.state = self.state.following()
         self.tables, self.next_table = [], None
-        self.stats.boundaries += 1
 
     def _stop_string(self, target: Target, filled: list[int], settings: DecodeSettings) -> int | None:
         """Length of the shortest prefix of the filled tokens whose text holds a stop string."""
@@ -109,10 +128,10 @@ def open_row(number: int, request: Request, spec: TargetSpec, settings: DecodeSe
     """A row at the block that holds its prompt's tail. At temperature > 0 it keeps the request's noise for as many
     `blocks` as a forward reads: 40 MB each at a vocabulary of 150,000 and L = 32."""
     canvas = list(request.prompt_ids)
-    start = len(canvas) // spec.block_length * spec.block_length
+    start = spec.first_block(len(canvas))
     state = open_block(canvas, start, spec.block_length, spec.mask_id)
     noise = None
     if settings.sampling.temperature > 0:
         noise = GumbelNoise(request.seed, spec.vocab_size, keep_rows=blocks * spec.block_length)
     end = len(canvas) + settings.max_new_tokens
-    return Row(number, len(canvas), end, canvas, state, noise, time.perf_counter())
+    return Row(number, len(canvas), end, canvas, state, noise, time.perf_counter(), writes=spec.cache == "exact")

@@ -37,7 +37,7 @@ def distribution_preserving(spec: TargetSpec, settings: DecodeSettings) -> tuple
     A property of the whole configuration, up to rounding: no run has to be looked at. A budget of 0 is draft-free.
     """
     if not spec.exact_prefix_cache:
-        return False, "the target's prefix cache is not exact"
+        return False, f"approximate {'dual' if spec.cache == 'dual' else 'prefix'} cache"
     if settings.budget == 0:
         return True, "nothing is drafted"
     if settings.sampling.temperature == 0:

@@ -69,7 +69,9 @@ def compare_batch(target: Target, requests: Sequence[Request], settings: DecodeS
     shift = 0.0
     for index, request in enumerate(requests):
         runs = [[run[index].step(t) for t in range(len(run[index]))] for run in (alone, batched)]
-        flip = first_divergence(target, request, runs[0], runs[1], settings.rule, settings.sampling)
+        flip = first_divergence(
+            target, request, runs[0], runs[1], settings.rule, settings.sampling, settings.max_new_tokens
+        )
         compared = len(runs[0]) if flip is None else min(flip.step + 1, len(runs[0]), len(runs[1]))
         steps += compared
         shift = max(shift, _largest_shift(alone[index], batched[index], compared))

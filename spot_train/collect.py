@@ -301,7 +301,7 @@ def _most_bytes(run: _Run, prompt: Prompt) -> int:
     step = 8 + 8 + 4 + 4 + 2
     end = len(prompt.prompt_ids) + run.recipe.collect.max_new_tokens
     total = 0
-    for start in range(len(prompt.prompt_ids) // length * length, end, length):
+    for start in range(run.target.spec.first_block(len(prompt.prompt_ids)), end, length):
         masked = length - max(0, len(prompt.prompt_ids) - start)
         total += masked * (masked + 1) // 2 * row + masked * step + 4 * length
     return total

@@ -110,7 +110,13 @@ def divergences(
     for index, request in enumerate(requests):
         if control.results[index].tokens != run.results[index].tokens:
             first = first_divergence(
-                target, request, control.steps[index], run.steps[index], settings.rule, settings.sampling
+                target,
+                request,
+                control.steps[index],
+                run.steps[index],
+                settings.rule,
+                settings.sampling,
+                settings.max_new_tokens,
             )
             if first is not None:
                 found[index] = first

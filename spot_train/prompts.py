@@ -137,8 +137,8 @@ def _reason(
     ids: Sequence[int], content: str, evaluation: set[str], seen: set[str], recipe: Recipe, spec: TargetSpec
 ) -> str | None:
     """Why a prompt is skipped; None where it is used."""
-    length, most = spec.block_length, recipe.prompts.max_prompt_tokens
-    positions = -(-(len(ids) + recipe.collect.max_new_tokens) // length) * length
+    most = recipe.prompts.max_prompt_tokens
+    positions = spec.blocks_end(len(ids), recipe.collect.max_new_tokens)
     if not ids:
         return "empty"
     if content in evaluation:

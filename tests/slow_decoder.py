@@ -1,10 +1,12 @@
 """The slow, obvious decoder that draft-free decoding must equal: no cache, no packing, one full forward a step.
 
-It knows the target only through `full_logits(tokens) -> [len(tokens), V]`, block-causal over the absolute grid.
+It knows the target only through `full_logits(tokens, start) -> [len(tokens), V]`, the predictions for every position
+while the block at `start` is active: block-causal over the absolute grid, or of a whole canvas under full attention.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +15,14 @@ import numpy as np
 import torch
 from fake_dlm import FakeTarget
 from torch import Tensor
+from transformers import DynamicCache
 
 from spot_infer.blocks import Commit, Step
 from spot_infer.noise import gumbel_row
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.transition import CommitRule, confidence, draw
 
-FullLogits = Callable[[Sequence[int]], Tensor]
+FullLogits = Callable[[Sequence[int], int], Tensor]
 WORD = (1 << 64) - 1
 
 
@@ -38,7 +41,9 @@ def slow_decode(target: Any, full_logits: FullLogits, request: Request, settings
     spec = target.spec
     stop_ids = () if settings.ignore_stop else spec.stop_ids
     prompt_length = len(request.prompt_ids)
-    start = prompt_length // spec.block_length * spec.block_length
+    whole = spec.grid_origin == "prompt"
+    start = prompt_length if whole else prompt_length // spec.block_length * spec.block_length
+    canvas = prompt_length + math.ceil(settings.max_new_tokens / spec.block_length) * spec.block_length
     total = prompt_length + settings.max_new_tokens + 2 * spec.block_length
     sequence = [*request.prompt_ids, *[spec.mask_id] * (total - prompt_length)]
     steps: list[Step] = []
@@ -51,7 +56,7 @@ def slow_decode(target: Any, full_logits: FullLogits, request: Request, settings
         if not masked:
             start = end
             continue
-        logits = full_logits(sequence[:end])[masked]
+        logits = full_logits(sequence[: canvas if whole else end], start)[masked]
         step = _step(masked, logits, request.seed, settings, torch.tensor(spec.forbidden_ids))
         for position, token in step:
             sequence[position] = token
@@ -126,7 +131,7 @@ def _mix(value: int) -> int:
 def fake_full_logits(target: FakeTarget) -> FullLogits:
     """The fake target's two hash layers over a whole sequence, in plain integers, block-causal."""
 
-    def logits_of(tokens: Sequence[int]) -> Tensor:
+    def logits_of(tokens: Sequence[int], start: int = 0) -> Tensor:
         keys = [
             _mix(_mix((position * 0xD1B54A32D192ED03) & WORD) ^ ((token * 0x8CB92BA72F3D8DD7) & WORD))
             for position, token in enumerate(tokens)
@@ -144,7 +149,7 @@ def model_full_logits(model: Any, block_length: int) -> FullLogits:
     """A transformers model over a whole sequence under an explicit block-causal mask."""
 
     @torch.inference_mode()
-    def logits_of(tokens: Sequence[int]) -> Tensor:
+    def logits_of(tokens: Sequence[int], start: int = 0) -> Tensor:
         block = torch.arange(len(tokens)) // block_length
         return model(
             input_ids=torch.tensor([list(tokens)]),
@@ -152,5 +157,42 @@ def model_full_logits(model: Any, block_length: int) -> FullLogits:
             attention_mask=(block[:, None] >= block[None, :])[None, None],
             use_cache=False,
         ).logits[0]
+
+    return logits_of
+
+
+def canvas_full_logits(model: Any, cache: str, shift: int, block_length: int, mask_id: int) -> FullLogits:
+    """A transformers model with full attention under `cache`, nothing remembered: every call opens the block anew."""
+
+    @torch.inference_mode()
+    def forward(tokens: Sequence[int], positions: Sequence[int], mask: Tensor, past: DynamicCache) -> Tensor:
+        return model(
+            input_ids=torch.tensor([list(tokens)]),
+            position_ids=torch.tensor([list(positions)]),
+            attention_mask=mask[None, None],
+            cache=past,
+        ).logits[0]
+
+    def logits_of(tokens: Sequence[int], start: int) -> Tensor:
+        size, end = len(tokens), start + block_length
+        opening = [*tokens[:start], *[mask_id] * block_length, *tokens[end:]]
+        past = DynamicCache()
+        logits = forward(opening, range(size), torch.ones(size, size, dtype=torch.bool), past)
+        if cache == "none" or list(tokens) == opening:
+            logits = forward(tokens, range(size), torch.ones(size, size, dtype=torch.bool), DynamicCache())
+            return torch.cat([logits[:1], logits[:-1]]) if shift else logits
+        stop = end if cache == "dual" else size
+        own, kept = range(start - shift, stop), [*range(start), *range(stop, size)]
+        known = DynamicCache()
+        for layer, one in enumerate(past.layers):
+            known.update(one.keys[:, :, kept], one.values[:, :, kept], layer)
+        mask = torch.ones(len(own), len(kept) + len(own), dtype=torch.bool)
+        if shift:  # the position before the block asks with a key of its own, which only it sees
+            mask[0, start - 1] = False
+            mask[1:, len(kept)] = False
+        found = forward([tokens[position] for position in own], own, mask, known)
+        result = torch.zeros(size, logits.shape[-1], dtype=logits.dtype)
+        result[start : start + len(own)] = found[: size - start]
+        return result
 
     return logits_of

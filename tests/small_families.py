@@ -13,6 +13,10 @@ from torch import Tensor
 from transformers import (
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -131,4 +135,62 @@ def save_llada2(folder: Path, seed: int = 0) -> Any:
     return model
 
 
-SAVERS: dict[str, Callable[..., Any]] = {"sdar_moe": save_sdar_moe, "llada2_moe": save_llada2}
+_LLADA_NAMES = {
+    "embed_tokens": "transformer.wte",
+    "model.norm": "model.transformer.ln_f",
+    "lm_head": "model.transformer.ff_out",
+    "layers": "transformer.blocks",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ff_norm",
+    "self_attn.o_proj": "attn_out",
+    "self_attn.": "",
+    "mlp.gate_proj": "ff_proj",
+    "mlp.up_proj": "up_proj",
+    "mlp.down_proj": "ff_out",
+}
+
+
+def save_llada(folder: Path, seed: int = 0) -> Any:
+    config = LlamaConfig(**_COMMON, num_key_value_heads=4, rms_norm_eps=1e-5, rope_theta=500000.0)
+    model = random_model(LlamaForCausalLM, config, seed)
+    official = {
+        **_IDS,
+        "model_type": "llada",
+        "d_model": 32,
+        "n_heads": 4,
+        "n_kv_heads": 4,
+        "n_layers": 2,
+        "mlp_hidden_size": 48,
+        "max_sequence_length": 256,
+        "vocab_size": VOCAB,
+        "embedding_size": VOCAB,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "include_bias": False,
+        "weight_tying": False,
+    }
+    weights = {}
+    for name, weight in model.state_dict().items():
+        for native, own in _LLADA_NAMES.items():
+            name = name.replace(native, own)
+        weights[name] = weight
+    _save(folder, official, weights)
+    return model
+
+
+def save_dream(folder: Path, seed: int = 0) -> Any:
+    config = {**_COMMON, "num_key_value_heads": 2, "rope_theta": 1000000.0}
+    model = random_model(Qwen2ForCausalLM, Qwen2Config(**config), seed)
+    for name, parameter in model.named_parameters():
+        if name.endswith("proj.bias"):
+            parameter.data.normal_()
+    _save(folder, {**config, **_IDS, "model_type": "Dream"}, model.state_dict())
+    return model
+
+
+SAVERS: dict[str, Callable[..., Any]] = {
+    "sdar_moe": save_sdar_moe,
+    "llada2_moe": save_llada2,
+    "llada": save_llada,
+    "Dream": save_dream,
+}

@@ -31,6 +31,14 @@ def test_every_weight_of_an_official_checkpoint_reaches_its_native_place(model_t
     assert same_weights(target.model, saved)
     results = generate(target, [[5, 6, 7], [8] * 6], GenerationConfig(max_new_tokens=6))
     assert all(0 < len(result.tokens) <= 6 and MASK not in result.tokens for result in results)
+    full = model_type in ("llada", "Dream")
+    assert {(result.stats.distribution_preserving, result.stats.reason) for result in results} == {
+        (False, "approximate prefix cache") if full else (True, "nothing is drafted")
+    }
+    assert (target.spec.grid_origin, target.spec.logit_shift) == (
+        "prompt" if full else "absolute",
+        model_type == "Dream",
+    )
 
 
 def test_converting_llada2_leaves_glm_checkpoints_of_the_process_alone(tmp_path: Path) -> None:
@@ -66,6 +74,20 @@ def test_a_checkpoint_that_lacks_weights_is_refused_by_name(tmp_path: Path) -> N
     edit_config(folder, num_hidden_layers=1, intermediate_size=64)
     with pytest.raises(SpotError, match=r"weights could not be loaded|another shape"):
         load_target(folder)
+
+
+def test_a_cache_that_does_not_fit_the_attention_is_refused(tmp_path: Path) -> None:
+    for model_type, cache in (("sdar_moe", "dual"), ("llada", "exact")):
+        SAVERS[model_type](tmp_path / model_type)
+        with pytest.raises(SpotError, match=f"cache is '{cache}'"):
+            load_target(tmp_path / model_type, cache=cache)
+
+
+def test_a_draft_across_blocks_is_refused_under_full_attention(tmp_path: Path) -> None:
+    SAVERS["llada"](tmp_path)
+    target = load_target(tmp_path, block_length=4)
+    with pytest.raises(SpotError, match="boundary separate"):
+        generate(target, [[5, 6]], GenerationConfig(max_new_tokens=4, boundary="fused"))
 
 
 PLUGIN = """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
-from lossless_cases import Case, cases, check, fake_targets, qwen3_targets
+from lossless_cases import Case, cases, check, fake_targets, full_attention_targets, qwen3_targets
 from test_lossless import check_against_slow_decoder
 
 pytestmark = pytest.mark.slow
@@ -53,4 +53,16 @@ def test_draft_free_equals_the_slow_decoder_on_the_fake_target(case: Case) -> No
 @settings(max_examples=80)
 @given(cases(qwen3_targets()))
 def test_draft_free_equals_the_slow_decoder_on_a_float64_qwen3(case: Case) -> None:
+    check_against_slow_decoder(case)
+
+
+@settings(max_examples=600)
+@given(cases(full_attention_targets()))
+def test_drafted_equals_draft_free_under_full_attention_and_its_caches(case: Case) -> None:
+    count(case)
+
+
+@settings(max_examples=150)
+@given(cases(full_attention_targets()))
+def test_draft_free_equals_the_slow_decoder_under_full_attention_and_its_caches(case: Case) -> None:
     check_against_slow_decoder(case)

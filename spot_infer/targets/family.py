@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Any
 
 from spot_infer.errors import SpotError
+from spot_infer.targets.protocol import Attention
 
 GROUP = "spot_infer.targets"
-Attention = Literal["block-causal", "full"]
 Fields = Mapping[str, Any]
 _BUILT_IN = {
     "sdar": "spot_infer.targets.sdar:SDAR",
@@ -23,6 +23,8 @@ _BUILT_IN = {
     "sdar_moe": "spot_infer.targets.sdar:SDAR_MOE",
     "qwen3_moe": "spot_infer.targets.sdar:SDAR_MOE",
     "llada2_moe": "spot_infer.targets.llada2:LLADA2",
+    "llada": "spot_infer.targets.llada:LLADA",
+    "Dream": "spot_infer.targets.dream:DREAM",
 }
 _REMOTE_ONLY = ("model_type", "architectures", "auto_map", "attn_implementation", "torch_dtype", "transformers_version")
 

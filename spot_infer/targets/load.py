@@ -16,7 +16,8 @@ from spot_infer.errors import SpotError
 from spot_infer.targets.block_causal import BlockCausalTarget
 from spot_infer.targets.checkpoint_folder import find_folder, load_tokenizer, named_stop_ids, quiet, read_json
 from spot_infer.targets.family import Family, family_of
-from spot_infer.targets.protocol import Target, TargetSpec
+from spot_infer.targets.full_attention import FullAttentionTarget
+from spot_infer.targets.protocol import Attention, CacheKind, Target, TargetSpec
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MASK_STRINGS = ("<|MASK|>", "<|mask|>", "<MASK>", "<|mdm_mask|>")
@@ -34,13 +35,15 @@ def load_target(
     device_map: str | dict[str, Any] | None = None,
     tp_plan: str | dict[str, str] | None = None,
     chat_template: str | None = None,
+    cache: CacheKind | None = None,
 ) -> Target:
     """Load a target from a local folder, a hub id or a packaged `builtin:data/tiny-sdar`.
 
     dtype: `auto` is the checkpoint's own on a GPU and float32 on a CPU. block_length, mask_id and stop_ids default to
     what the checkpoint's files, and then its family, say. device_map and tp_plan (`auto` under torchrun) are
     transformers' own; a quantised checkpoint loads as transformers loads it. chat_template: a Jinja template or a file
-    of one, in place of the tokenizer's. Raises SpotError naming the file and field that is missing or wrong.
+    of one, in place of the tokenizer's. cache: what a full-attention target keeps while a block lasts. Raises SpotError
+    naming the file and field that is missing or wrong.
     """
     folder = find_folder(path_or_id, revision)
     config = read_json(folder / "config.json")
@@ -63,6 +66,9 @@ def load_target(
         mask_id=_mask(mask_id, config, tokenizer, family.mask_id if published else None),
         stop_ids=stop_ids if stop_ids is not None else (named | set(family.stop_ids if published else ())) or None,
         config=config,
+        attention=family.attention,
+        logit_shift=family.logit_shift,
+        cache=cache,
     )
 
 
@@ -77,10 +83,15 @@ def from_model(
     name: str = "model",
     revision: str | None = None,
     config: dict[str, Any] | None = None,
+    attention: Attention = "block-causal",
+    logit_shift: int = 0,
+    cache: CacheKind | None = None,
 ) -> Target:
-    """Wrap a block-causal transformers model that is already loaded, quantised or adapted.
+    """Wrap a transformers model that is already loaded, quantised or adapted.
 
-    It must have been loaded with `attn_implementation="sdpa"`. Raises SpotError where a needed fact is unknown.
+    It must have been loaded with `attn_implementation="sdpa"`. attention: what a position sees; with `full`, blocks are
+    counted from the prompt's end and cache is none, prefix (the default) or dual. logit_shift: 1 where the logits at
+    position i predict token i + 1. Raises SpotError where a needed fact is unknown or does not fit.
     """
     if model.config._attn_implementation != "sdpa":
         raise SpotError(
@@ -91,6 +102,14 @@ def from_model(
         raise SpotError(f"{name}: config.json has no block_size; pass block_length, such as 32 for an SDAR -b32 model")
     mask_id = _mask(mask_id, {}, tokenizer, None)
     vocab_size = int(model.config.vocab_size)
+    cache = cache or ("prefix" if attention == "full" else "exact")
+    if (cache == "exact") is (attention == "full"):
+        raise SpotError(
+            f"cache is {cache!r}, but {name} has {attention} attention; use none, prefix or dual under full attention, "
+            "and exact otherwise"
+        )
+    if logit_shift and attention != "full":
+        raise SpotError(f"logit_shift is {logit_shift}, which goes with attention='full' alone")
     if mask_id is None:
         raise SpotError(f"{name}: config.json has no mask_token_id and the tokenizer no known mask token; pass mask_id")
     if not 0 <= mask_id < vocab_size:
@@ -107,12 +126,20 @@ def from_model(
         stop_ids=tuple(sorted(set(map(int, stop_ids)))),
         forbidden_ids=tuple(sorted({mask_id, *map(int, forbidden_ids)})),
         max_positions=int(model.config.max_position_embeddings),
+        exact_prefix_cache=cache in ("exact", "none"),
+        grid_origin="prompt" if attention == "full" else "absolute",
+        cache=cache,
+        logit_shift=logit_shift,
         dtype=str(weight.dtype).removeprefix("torch."),
         config_hash=_digest(config if config is not None else model.config.to_dict()),
         tokenizer_hash=_digest(tokenizer.get_vocab()) if tokenizer is not None else "",
         template_hash=_digest(tokenizer.chat_template) if tokenizer is not None else "",
     )
-    return BlockCausalTarget(model, tokenizer, spec)
+    return (
+        FullAttentionTarget(model, tokenizer, spec)
+        if attention == "full"
+        else BlockCausalTarget(model, tokenizer, spec)
+    )
 
 
 def _load_model(
