@@ -15,6 +15,7 @@ import typer
 
 from spot_infer.command import run_command
 from spot_infer.errors import SpotError
+from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
 from spot_train.output_lock import Interrupted
 
@@ -33,6 +34,7 @@ recipe_app = typer.Typer(help="Look at recipes.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
 tasks_app = typer.Typer(help="Look at evaluation tasks.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
+app.command()(bench)
 app.add_typer(calibrate_app, name="calibrate")
 
 RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]

@@ -14,8 +14,10 @@ from typing import Any
 from spot_infer.blocks import Step
 from spot_infer.decode import decode
 from spot_infer.divergence import Divergence, first_divergence
-from spot_infer.graph import Drafter
+from spot_infer.drafters import OracleDrafter
+from spot_infer.graph import DraftContext, Drafter, DraftGraph
 from spot_infer.requests import Boundary, DecodeSettings, Request, Result, Verifier
+from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import Target
 
 Scorer = Callable[[int, str], bool]
@@ -43,12 +45,18 @@ class Method:
 
 @dataclass
 class MethodRun:
-    """What one method did: a result and the committed steps a request, and the wall time of its generation loops."""
+    """What one method did: a result and the committed steps a request, with one table a step if they were recorded, and
+    the wall time of its generation loops by each batch's first request."""
 
     method: Method
     results: dict[int, Result] = field(default_factory=dict)
     steps: dict[int, list[Step]] = field(default_factory=dict)
-    wall_s: float = 0.0
+    tables: dict[int, list[StaleTable]] = field(default_factory=dict)
+    batch_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def wall_s(self) -> float:
+        return sum(self.batch_s.values())
 
     def total(self, name: str) -> float:
         """Sum of one `Stats` field over the requests."""
@@ -65,6 +73,7 @@ def run_methods(
     methods: Sequence[Method],
     settings: DecodeSettings,
     progress: Progress = lambda label, count: None,
+    record: bool = False,
 ) -> list[MethodRun]:
     """Decode `requests` with every method, a batch at a time, in an order that rotates from batch to batch."""
     runs = [MethodRun(method) for method in methods]
@@ -75,15 +84,16 @@ def run_methods(
     for number, batch in enumerate(batches):
         turn = number % len(runs)
         for run in [*runs[turn:], *runs[:turn]]:
-            _run_batch(target, [requests[index] for index in batch], batch.start, run, settings)
+            _run_batch(target, [requests[index] for index in batch], batch.start, run, settings, record)
             progress(run.method.label, len(batch))
     return runs
 
 
 def _run_batch(
-    target: Target, requests: Sequence[Request], first: int, run: MethodRun, settings: DecodeSettings
+    target: Target, requests: Sequence[Request], first: int, run: MethodRun, settings: DecodeSettings, record: bool
 ) -> None:
     method = run.method
+    drafter = _Numbered(method.drafter, first) if isinstance(method.drafter, OracleDrafter) else method.drafter
     chosen = replace(
         settings,
         budget=method.budget if method.drafter else 0,
@@ -93,13 +103,26 @@ def _run_batch(
         boundary=method.boundary,
     )
     started = time.perf_counter()
-    rounds = list(decode(target, requests, chosen, method.drafter))
-    run.wall_s += time.perf_counter() - started
+    rounds = list(decode(target, requests, chosen, drafter, record))
+    run.batch_s[first] = time.perf_counter() - started
     for round_ in rounds:
         index = first + round_.request
         run.steps.setdefault(index, []).extend(round_.steps)
+        if record:
+            run.tables.setdefault(index, []).extend(round_.tables)
         if round_.result is not None:
             run.results[index] = replace(round_.result, request=index)
+
+
+@dataclass(frozen=True)
+class _Numbered:
+    """Shows an oracle, which looks answers up by request, a batch's requests under their numbers in the whole list."""
+
+    oracle: OracleDrafter
+    first: int
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        return self.oracle.propose([replace(one, request=one.request + self.first) for one in contexts])
 
 
 def divergences(

@@ -6,11 +6,12 @@ drafter. Fits nothing and needs no target.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spot_infer.drafters import ChainDrafter, OrderDrafter
@@ -27,6 +28,8 @@ from spot_train.trajectory import Trajectory
 MOST_BLOCKS = 64
 ORDERS = ("model", "stale_confidence", "left_to_right")
 SCOPES = ("before_stop", "all")
+Ranking = Callable[[NDArray[Any], NDArray[Any], CommitRule], NDArray[np.float64]]
+"""(top_logprob [M, 32], log_odds [M], rule) -> values [M]."""
 
 
 def evaluate(
@@ -113,13 +116,16 @@ class _Measures:
         }
 
 
-def stale_accuracy(trajectories: Iterable[Trajectory], rule: CommitRule, before_stop: bool) -> dict[str, Any]:
+def stale_accuracy(
+    trajectories: Iterable[Trajectory], rule: CommitRule, before_stop: bool, ranking: Ranking = stale_ranking
+) -> dict[str, Any]:
     """How often the previous table names the next commit, by block: `order` its slot, `token` its token (or the drawn
-    token, where tables hold one), over steps of one commit that are not their block's first."""
+    token, where tables hold one), over steps of one commit that are not their block's first. `ranking` values a table's
+    slots, largest first."""
     counts = np.zeros((MOST_BLOCKS, 3), dtype=np.int64)
     for one in trajectories:
         if len(one):
-            _count_stale(one, rule, before_stop, counts)
+            _count_stale(one, rule, before_stop, ranking, counts)
     total, order, token = counts.sum(axis=0).tolist()
     seen = np.flatnonzero(counts[:, 0])
     return {
@@ -131,10 +137,10 @@ def stale_accuracy(trajectories: Iterable[Trajectory], rule: CommitRule, before_
     }
 
 
-def _count_stale(one: Trajectory, rule: CommitRule, before_stop: bool, counts: np.ndarray) -> None:
+def _count_stale(one: Trajectory, rule: CommitRule, before_stop: bool, ranking: Ranking, counts: np.ndarray) -> None:
     """Add (steps, right slots, right tokens) of each block to counts [blocks, 3]."""
     starts = one.step_start
-    ranks = ragged_ranks(stale_ranking(one.top_logprob, one.log_odds, rule), one.slot, starts)
+    ranks = ragged_ranks(ranking(one.top_logprob, one.log_odds, rule), one.slot, starts)
     tokens = one.top_token[:, 0] if one.drawn_token is None else one.drawn_token
     end = one.prompt_length + one.returned_tokens
     single = np.diff(one.commit_start) == 1

@@ -8,7 +8,7 @@ that look ahead read tables of unopened blocks, which nobody records: they are r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,18 @@ class ReplayResult:
     def reduction(self) -> float:
         """How many times fewer forwards than draft-free decoding."""
         return self.draft_free_nfe / self.nfe if self.nfe else 1.0
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """One drafted round, as an observer sees it. context, graph: what was asked and proposed; nodes: those passed, the
+    root first; following: the target's own step at the last of them; block: the block's number in its trajectory."""
+
+    context: DraftContext
+    graph: DraftGraph
+    nodes: tuple[int, ...]
+    following: Step
+    block: int
 
 
 class _Replay:
@@ -95,7 +107,7 @@ class _Replay:
         tables = (self.trajectory.table(self.step - 1),)
         return DraftContext(self.request, self.state, tables, budget, floor, temperature, completes=self._completes)
 
-    def advance(self, graph: DraftGraph) -> None:
+    def advance(self, context: DraftContext, graph: DraftGraph) -> Drafted:
         """Accept what the recorded steps lead to, then the target's own commit; open what comes next."""
         self.counts["rounds"] += 1
         self.counts["drafted_rounds"] += len(graph) > 0
@@ -103,13 +115,17 @@ class _Replay:
         self.counts["calls"] += graph.calls
         self.counts["scored"] += graph.states_scored
         node: int | None = 0
-        first = self.step
+        nodes: list[int] = []
+        start = self.starts[self.step]
         while node is not None and self.step < len(self.steps):
+            nodes.append(node)
             step = self.steps[self.step]
             node = graph.child(node, step)
             self._commit(step)
-        self.counts["accepted"] += self.step - first - 1
+        self.counts["accepted"] += len(nodes) - 1
+        block = (start - self.starts[0]) // self.block_length
         self._open()
+        return Drafted(context, graph, tuple(nodes), step, block)
 
     @property
     def done(self) -> bool:
@@ -139,11 +155,12 @@ def replay(
     batch_size: int = 64,
     boundary: Boundary = "separate",
     max_new_tokens: int | None = None,
+    observe: Callable[[Drafted], None] = lambda drafted: None,
 ) -> list[ReplayResult]:
     """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices.
 
     `max_new_tokens`: the limit that the trajectories were recorded under, needed where boundaries are fused: whether a
-    block may be followed by another depends on it. Raises SpotError without it, and for a drafter that looks ahead.
+    block may be followed by another depends on it. `observe` sees every drafted round. Raises SpotError without it, and for a drafter that looks ahead.
     """
     if looks_ahead(drafter):
         raise SpotError(
@@ -169,9 +186,9 @@ def replay(
         if not active:
             break
         if drafting:
-            graphs = drafter.propose([one.context(budget, floor, temperature) for one in drafting])
-            for one, graph in zip(drafting, graphs, strict=True):
-                one.advance(graph)
+            contexts = [one.context(budget, floor, temperature) for one in drafting]
+            for one, context, graph in zip(drafting, contexts, drafter.propose(contexts), strict=True):
+                observe(one.advance(context, graph))
     return [result for result in results if result is not None]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,7 +103,7 @@ class Cell(_Line):
     @property
     def key(self) -> str:
         """Identity of the cell: equal for two rows that answer the same question."""
-        return _key(self, CELL_IDENTITY)
+        return cell_key({name: getattr(self, name) for name in CELL_IDENTITY})
 
 
 class Curve(_Line):
@@ -137,15 +137,19 @@ class Curve(_Line):
     @property
     def key(self) -> str:
         """Identity of the curve: equal for two rows that draw the same series."""
-        return _key(self, CURVE_IDENTITY)
+        return _digest({name: getattr(self, name) for name in CURVE_IDENTITY})
 
 
 Row = Cell | Curve
 _ROW: TypeAdapter[Row] = TypeAdapter(Annotated[Row, Field(discriminator="kind")])
 
 
-def _key(row: Row, fields: Sequence[str]) -> str:
-    identity = {name: getattr(row, name) for name in fields}
+def cell_key(identity: Mapping[str, Any]) -> str:
+    """The `Cell.key` of the cell with these values of `CELL_IDENTITY`, known before it is run."""
+    return _digest({name: identity[name] for name in CELL_IDENTITY})
+
+
+def _digest(identity: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 

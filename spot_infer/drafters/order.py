@@ -81,13 +81,13 @@ class OrderDrafter:
             return []
         for context in contexts:
             self.check_block_length(len(context.state.tokens))
-        scorer = _Scorer(self.model, contexts, self.settings.tau, self.chunk_states)
+        scorer = OrderScores(self.model, contexts, self.settings.tau, self.chunk_states)
         hypotheses = [token_hypotheses(context, self.settings.runner_up_below) for context in contexts]
         return search(contexts, scorer, hypotheses, self.settings.merged)
 
 
-class _Scorer:
-    """q over the contexts' table slots, for many (context, path) queries at once."""
+class OrderScores:
+    """q over the contexts' table slots [m], for many (context, path, depth) queries at once."""
 
     def __init__(self, model: OrderModel, contexts: Sequence[DraftContext], tau: float, chunk_states: int) -> None:
         config = model.config

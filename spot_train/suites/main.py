@@ -1,0 +1,63 @@
+"""How many forwards, and how fast, against draft-free decoding: methods by budget (paper tables 2, 8-13, 18, 19).
+
+Both resolutions of the commit rule, side by side, and how many outputs they share: a coarser rule makes every drafter
+better and is not a better drafter. Stop tokens honoured, and apart the paper's way, ignored. At temperature 1 the
+short form decodes with stops honoured and replays, coupled, with stops ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spot_train.bench.conditions import CHAIN_DEPTH, STOPS, counted, few, line_up, places, timed
+from spot_train.bench.curves import curve
+from spot_train.bench.materials import Materials
+from spot_train.bench.plan import CellGroup, Condition, CurveGroup, Group, Wanted, options
+from spot_train.bench.recorded import generated, recorded
+from spot_train.bench.scoring import score
+from spot_train.results import Curve
+
+SUITE = "main"
+
+
+def groups(materials: Materials) -> list[Group]:
+    """T = 0 counted and timed, T = 1 for every seed; the rules' outputs compared."""
+    asked: list[Group] = []
+    for target, rule in places(materials, both=True):
+        for ignore_stop in STOPS:
+            sampled = counted if ignore_stop else timed
+            at_zero = counted(materials, target, rule, ignore_stop=ignore_stop)
+            conditions = [at_zero] if ignore_stop else [at_zero, timed(materials, target, rule)]
+            conditions += [
+                sampled(
+                    materials, target, rule, temperature=1.0, seed=seed, ignore_stop=ignore_stop, prompts=few(materials)
+                )
+                for seed in materials.options.seeds
+            ]
+            asked += [_cells(materials, condition) for condition in conditions]
+            if rule.resolution != "float32":
+                asked.append(CurveGroup(SUITE, replace(at_zero, mode="replay"), shared_outputs))
+    return asked
+
+
+def _cells(materials: Materials, condition: Condition) -> CellGroup:
+    budgets = materials.options.budgets
+    wanted = line_up(SUITE, materials, condition, budgets)
+    sampled = condition.sampling.temperature > 0 and condition.mode == "real"
+    if sampled and materials.allows(condition, "rejection"):
+        depth = options(depth=CHAIN_DEPTH)
+        wanted += [Wanted(SUITE, "chain", budget, depth, "rejection") for budget in budgets]
+    return CellGroup(condition, tuple(wanted))
+
+
+def shared_outputs(materials: Materials, condition: Condition) -> list[Curve]:
+    """Share of prompts whose output is the same under this rule and under float32, and the accuracy of each."""
+    fine = replace(condition, rule=replace(condition.rule, resolution="float32"))
+    target = materials.target(condition.target, condition.block_length)
+    outputs = [[generated(one) for one in recorded(materials, each).trajectories] for each in (fine, condition)]
+    same = sum(one == other for one, other in zip(*outputs, strict=True)) / len(outputs[0])
+    accuracies = [score(materials, target, one).accuracy for one in outputs]
+    name = str(condition.rule.resolution)
+    labels = "draft-free outputs of the two rules", "share of prompts"
+    x = ["identical outputs", "accuracy, float32", f"accuracy, {name}"]
+    return [curve(materials, condition, SUITE, f"{name} beside float32", labels, x, [same, *accuracies])]

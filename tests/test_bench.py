@@ -1,0 +1,147 @@
+"""The bench: replay counts what decoding does, a killed bench ends with the same rows, every suite's rows are valid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_bench import Quiet, bench_options, cells, run_bench, save_bench_files, untimed
+
+from spot_infer.errors import SpotError
+from spot_train.bench.plan import CellGroup, Condition, Wanted, merged, options, runs_of
+from spot_train.bench.run import RESULTS
+from spot_train.bench.spread import ratio_spread, speed_spread
+from spot_train.results import Cell, Curve, Row
+from spot_train.suites import SUITES
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_bench_files(tmp_path_factory.mktemp("bench"))
+
+
+@pytest.fixture(scope="module")
+def short(recipe: Path) -> list[Row]:
+    return run_bench(["main", "oracle"], bench_options(recipe, recipe.parent / "short"))
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path) -> list[Row]:
+    return run_bench(["oracle", "coverage"], bench_options(recipe, recipe.parent / "whole", rules=("float32",)))
+
+
+def _asked(cell: Cell) -> tuple[object, ...]:
+    rule = str(cell.rule["resolution"])
+    return cell.suite, cell.method, str(cell.options), cell.drafter, rule, cell.temperature, cell.ignore_stop
+
+
+def test_replayed_cells_equal_decoded_cells_prompt_by_prompt(recipe: Path, short: list[Row]) -> None:
+    full = run_bench(["main", "oracle"], bench_options(recipe, recipe.parent / "full", full=True))
+    replayed = {_asked(cell): cell for cell in cells(short) if cell.mode == "replay"}
+    decoded = {_asked(cell): cell for cell in cells(full) if cell.verifier == "coupled"}
+    assert replayed.keys() <= decoded.keys()
+    assert any(cell.temperature > 0 for cell in replayed.values())
+    for key, cell in replayed.items():
+        other = decoded[key]
+        assert cell.per_prompt.nfe == other.per_prompt.nfe, key
+        assert cell.per_prompt.draft_free_nfe == other.per_prompt.draft_free_nfe
+        assert (cell.accepted, cell.drafter_calls) == pytest.approx((other.accepted, other.drafter_calls))
+        assert other.identical == other.n
+    drafted = [cell for cell in replayed.values() if cell.method != "draft-free"]
+    assert len({cell.reduction for cell in drafted}) > 4
+
+
+def test_a_control_is_against_itself_and_oracles_bound_what_they_know(short: list[Row]) -> None:
+    by_condition: dict[tuple[object, ...], dict[str, Cell]] = {}
+    for cell in cells(short):
+        if cell.suite == "oracle":
+            by_condition.setdefault((str(cell.rule), cell.ignore_stop), {})[cell.method] = cell
+    assert len(by_condition) == 4
+    for found in by_condition.values():
+        assert found["draft-free"].reduction == 1
+        assert found["joint_oracle"].nfe <= min(found["position_oracle"].nfe, found["token_oracle"].nfe)
+        share = found["spot"].reduction / found["position_oracle"].reduction
+        assert found["spot"].measures["share_of_position_oracle"] == pytest.approx(share)
+
+
+def test_both_rules_are_there_with_what_their_outputs_share(short: list[Row]) -> None:
+    curves = [row for row in short if isinstance(row, Curve)]
+    assert [curve.ignore_stop for curve in curves] == [False, True]
+    assert all(curve.x[0] == "identical outputs" and 0 <= (curve.y[0] or 0) <= 1 for curve in curves)
+    drafters = {str(cell.rule["resolution"]): cell.drafter for cell in cells(short) if cell.method == "spot"}
+    assert drafters == {"float32": "float32", "bfloat16": "bfloat16"}
+
+
+@pytest.mark.parametrize("cut", [0.7, None])
+def test_a_killed_bench_continues_and_ends_with_the_same_rows(
+    recipe: Path, whole: list[Row], tmp_path: Path, cut: float | None
+) -> None:
+    chosen = bench_options(recipe, tmp_path / "out", rules=("float32",))
+    with pytest.raises(KeyboardInterrupt):
+        run_bench(["oracle", "coverage"], chosen, Quiet(stop_after=3))
+    file = chosen.out / RESULTS
+    if cut is not None:
+        data = file.read_bytes()
+        file.write_bytes(data[: int(len(data) * cut)])
+    again = Quiet()
+    assert untimed(run_bench(["oracle", "coverage"], chosen, again)) == untimed(whole)
+    assert again.kept + again.done == 4 and (again.kept == 3) == (cut is None)
+    last = Quiet()
+    assert untimed(run_bench(["oracle", "coverage"], chosen, last)) == untimed(whole)
+    assert last.done == 0
+
+
+def test_a_damaged_recording_is_decoded_again(recipe: Path, short: list[Row], tmp_path: Path) -> None:
+    chosen = bench_options(recipe, tmp_path / "out", rules=("float32",))
+    first = run_bench(["oracle"], chosen)
+    (file,) = [one for one in chosen.out.glob("recorded/*/*/commit_token/c/*") if "commit_token" in str(one)][:1]
+    file.write_bytes(bytes(len(file.read_bytes())))
+    (chosen.out / RESULTS).unlink()
+    assert untimed(run_bench(["oracle"], chosen)) == untimed(first)
+
+
+def test_other_weights_under_the_same_name_are_refused(recipe: Path, tmp_path: Path) -> None:
+    chosen = bench_options(recipe, tmp_path / "out")
+    run_bench(["transfer"], chosen)
+    swapped = tuple(zip(("float32", "bfloat16"), [path for _, path in reversed(chosen.drafters)], strict=True))
+    with pytest.raises(SpotError, match="another drafter 'float32'"):
+        run_bench(["transfer"], bench_options(recipe, tmp_path / "out", drafters=swapped))
+
+
+@pytest.mark.parametrize("suite", sorted(SUITES.keys() - {"main", "oracle", "transfer"}))
+def test_every_suite_gives_valid_rows(recipe: Path, tmp_path: Path, suite: str) -> None:
+    rows = run_bench([suite], bench_options(recipe, tmp_path / "out", prompts_replay=1, prompts_real=1))
+    assert rows and {row.suite for row in rows} == {suite}
+    assert len({row.key for row in rows}) == len(rows)
+    for cell in cells(rows):
+        assert cell.nfe == pytest.approx(np.mean(cell.per_prompt.nfe))
+        assert cell.reduction == pytest.approx(sum(cell.per_prompt.draft_free_nfe) / sum(cell.per_prompt.nfe))
+        assert (cell.wall_s is None) == (cell.mode == "replay")
+        assert cell.distribution_preserving == (cell.verifier != "greedy"), cell.reason
+
+
+def test_an_unknown_suite_is_named(recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(SpotError, match="there is no suite 'mane'"):
+        run_bench(["mane"], bench_options(recipe, tmp_path / "out"))
+
+
+def test_one_condition_runs_each_method_once() -> None:
+    condition = Condition("target", None, "replay", 3, 12)  # type: ignore[arg-type]
+    one, other = (Wanted(suite, "chain", 8, options(depth=4, floor=None)) for suite in ("main", "budget"))
+    (group,) = merged([CellGroup(condition, (one,)), CellGroup(condition, (other, one))])
+    assert isinstance(group, CellGroup) and group.wanted == (one, other)
+    assert [each.method for each in runs_of(group.wanted)] == ["draft-free", "chain"]
+
+
+def test_spread_holds_the_ratio_and_shrinks_with_more_units() -> None:
+    random = np.random.default_rng(0)
+    below = random.integers(5, 20, size=400)
+    above = below * 2 + random.integers(0, 10, size=400)
+    few, many = (ratio_spread(above[:count].tolist(), below[:count].tolist()) for count in (20, 400))
+    assert few is not None and many is not None
+    assert many[0] < above.sum() / below.sum() < many[1]
+    assert many[1] - many[0] < few[1] - few[0]
+    assert ratio_spread([3.0], [1.0]) is None
+    assert ratio_spread([2.0, 4.0], [1.0, 2.0]) == (2.0, 2.0)
+    assert speed_spread([10, 10], [1.0, 2.0], [10, 10], [0.5, 1.0]) == (2.0, 2.0)
