@@ -160,7 +160,8 @@ def replay(
     """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices.
 
     `max_new_tokens`: the limit that the trajectories were recorded under, needed where boundaries are fused: whether a
-    block may be followed by another depends on it. `observe` sees every drafted round. Raises SpotError without it, and for a drafter that looks ahead.
+    block may be followed by another depends on it. Raises SpotError without it, and for a drafter that looks ahead.
+    `observe` sees every drafted round.
     """
     if looks_ahead(drafter):
         raise SpotError(
