@@ -1,13 +1,14 @@
 """Calibrate a draft graph offline (Spiffy, arXiv 2509.18085; the paper's setting in appendix D.4).
 
 Draft-free trajectories are replayed. At every root the next 1..lookahead steps are written as sets of (position rank,
-token rank) against the stale table, and counted. A graph is selected from the counts greedily, connected to the root.
+token rank) against the stale table, a path of growing sets. A graph is selected from the paths greedily, connected to
+the root.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,15 @@ from spot_infer.transition import CommitRule
 from spot_train.calibration import calibration_prompts, check_calibration, read_calibration, write_calibration
 from spot_train.collect import decode_settings, shared_attributes
 from spot_train.recipe import Recipe
+from spot_train.recipe_schema import GraphScore
 from spot_train.recording import record_trajectories
 from spot_train.replay import replay, replay_summary, steps_of
 from spot_train.shards import ShardSet
 from spot_train.trajectory import Trajectory
 
 BUDGETS = (8, 12, 20)
+RankPath = tuple[RankSet, ...]
+"""The growing rank sets of one root's trajectory, the nearest first."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Recorded:
 
 
 class PathCounter:
-    """A drafter that drafts nothing and counts the rank sets that every root's trajectory passes through.
+    """A drafter that drafts nothing and counts the paths of rank sets that roots' trajectories take.
 
     Replaying it visits the roots that decoding would draft from, with the tables that drafters would see there.
     """
@@ -56,56 +60,84 @@ class PathCounter:
         self.steps = [steps_of(one) for one in trajectories]
         self.rule = rule
         self.lookahead = lookahead
-        self.roots = 0
-        self.counts: Counter[RankSet] = Counter()
+        self.paths: Counter[RankPath] = Counter()
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
-        for context in contexts:
-            self.roots += 1
-            self.counts.update(self._paths(context))
+        self.paths.update(self._path(context) for context in contexts)
         return [DraftGraph() for _ in contexts]
 
-    def _paths(self, context: DraftContext) -> list[RankSet]:
+    def _path(self, context: DraftContext) -> RankPath:
+        """The next states that could be drafted: up to a token that is no candidate, or the finished block."""
         start, slots = context.state.start, context.tables[0].slots.tolist()
         order = stale_order(context, self.rule)
         candidates = token_candidates(context, TOP_K)
         tokens = {slots[index]: [token for token, _ in candidates[index]] for index in order}
         place = {slots[index]: rank for rank, index in enumerate(order)}
-        paths: list[RankSet] = []
+        path: list[RankSet] = []
         reached: RankSet = frozenset()
         for step in future_steps(context, self.steps[context.request])[: self.lookahead]:
             if any(token not in tokens[position - start] for position, token in step):
                 break
             reached |= {(place[position - start], tokens[position - start].index(token)) for position, token in step}
-            if len(reached) == len(order):
+            if len(reached) > context.room:
                 break
-            paths.append(reached)
-        return paths
+            path.append(reached)
+        return tuple(path)
 
 
 def count_paths(
     trajectories: Sequence[Trajectory], rule: CommitRule, lookahead: int, temperature: float = 0.0
-) -> tuple[Counter[RankSet], int]:
-    """How often each rank set is passed through, and the number of roots."""
+) -> Counter[RankPath]:
+    """How many roots take each path."""
     counter = PathCounter(trajectories, rule, lookahead)
     replay(counter, trajectories, budget=1, temperature=temperature)
-    return counter.counts, counter.roots
+    return counter.paths
 
 
-def select_nodes(counts: Mapping[RankSet, int], size: int, rule: CommitRule) -> list[RankSet]:
-    """At most `size` nodes, greedily: of those that the root or a chosen node leads to, the one with the largest
-    count(q) + sum of count over q's chosen parents; ties to the larger count, then the smaller ranks."""
-    root: RankSet = frozenset()
-    score = {node: count for node, count in counts.items() if leads_to(root, node, rule)}
+def count_nodes(paths: Mapping[RankPath, int]) -> Counter[RankSet]:
+    """How many roots pass through each rank set."""
+    counts: Counter[RankSet] = Counter()
+    for path, roots in paths.items():
+        counts.update(dict.fromkeys(path, roots))
+    return counts
+
+
+def select_nodes(paths: Mapping[RankPath, int], size: int, score: GraphScore, rule: CommitRule) -> list[RankSet]:
+    """At most `size` nodes, each the best of those that the root or a chosen node leads to.
+
+    accepted: the best adds most accepted drafts over all roots. parents: it has the largest count(q) + sum of count
+    over q's chosen parents. Ties go to the larger count, then to fewer and smaller ranks.
+    """
+    counts = count_nodes(paths)
     chosen: dict[RankSet, None] = {}
-    while score and len(chosen) < size:
-        best = min(score, key=lambda node: (-score[node], -counts[node], len(node), sorted(node)))
-        del score[best]
+    while len(chosen) < size:
+        scores = _added(paths, chosen) if score == "accepted" else _with_parents(counts, chosen, rule)
+        if not scores:
+            break
+        best = min(scores, key=lambda node: (-scores[node], -counts[node], len(node), sorted(node)))
         chosen[best] = None
-        for node in counts:
-            if node not in chosen and leads_to(best, node, rule):
-                score[node] = score.get(node, counts[node]) + counts[best]
     return list(chosen)
+
+
+def _added(paths: Mapping[RankPath, int], chosen: Collection[RankSet]) -> Counter[RankSet]:
+    """Accepted drafts that each next node would add: itself, and chosen ones that a root then reaches behind it."""
+    added: Counter[RankSet] = Counter()
+    for path, roots in paths.items():
+        kept = [node in chosen for node in path] + [False]
+        first = kept.index(False)
+        if first < len(path):
+            behind = kept[first + 1 :].index(False)
+            added[path[first]] += roots * (1 + behind)
+    return added
+
+
+def _with_parents(counts: Mapping[RankSet, int], chosen: Collection[RankSet], rule: CommitRule) -> dict[RankSet, int]:
+    scores: dict[RankSet, int] = {}
+    for node, count in counts.items():
+        parents = [parent for parent in chosen if leads_to(parent, node, rule)]
+        if node not in chosen and (parents or leads_to(frozenset(), node, rule)):
+            scores[node] = count + sum(counts[parent] for parent in parents)
+    return scores
 
 
 def record_pool(recipe: Recipe, target: Target) -> Recorded:
@@ -139,16 +171,18 @@ def calibrate_graph(recipe: Recipe, recorded: Recorded, out: Path) -> dict[str, 
     section = recipe.calibrate
     rule = CommitRule.from_dict(dict(recorded.attributes["rule"]))
     temperature = float(recorded.attributes["sampling"]["temperature"])
-    counts, roots = count_paths(recorded.calibration, rule, section.lookahead, temperature)
-    nodes = select_nodes(counts, section.graph_size, rule)
+    paths = count_paths(recorded.calibration, rule, section.lookahead, temperature)
+    nodes = select_nodes(paths, section.graph_size, section.score, rule)
+    counts = count_nodes(paths)
     if not nodes:
         raise SpotError("no drafted state was ever right on the calibration prompts; calibrate on more of them")
     values = {
         "nodes": [sorted(map(list, node)) for node in nodes],
         "counts": [counts[node] for node in nodes],
-        "roots": roots,
+        "roots": paths.total(),
         "lookahead": section.lookahead,
         "graph_size": section.graph_size,
+        "score": section.score,
     }
     graph = _graph(values, recorded.attributes, {})
     drafter = CalibratedGraphDrafter(graph)

@@ -18,6 +18,7 @@ from spot_infer.errors import SpotError
 from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
 from spot_train.output_lock import Interrupted
+from spot_train.replay_cli import replay_command
 
 if TYPE_CHECKING:
     from spot_infer.drafters import OrderDrafter
@@ -36,6 +37,7 @@ tasks_app = typer.Typer(help="Look at evaluation tasks.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 app.command()(bench)
 app.add_typer(calibrate_app, name="calibrate")
+app.command("replay")(replay_command)
 
 RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
 SetOption = Annotated[

@@ -5,6 +5,7 @@ Knows which sources a method needs and which options it takes; knows nothing abo
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -124,3 +125,18 @@ def _trajectories(name: str, sources: DrafterSources) -> Mapping[int, Sequence[S
     if sources.trajectories is None:
         raise SpotError(f"{name} looks up the draft-free control's trajectories; decode draft-free first")
     return sources.trajectories
+
+
+def parse_method(text: str) -> tuple[str, dict[str, Any]]:
+    """A method and its options from the command line: `chain`, or `chain:depth=4,rank=2`; values as in JSON."""
+    name, colon, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for part in rest.split(",") if colon else ():
+        key, equals, value = part.partition("=")
+        if not equals or not key:
+            raise SpotError(f"method {text!r} has {part!r}, which is not option=value; write for example chain:depth=4")
+        try:
+            options[key] = json.loads(value)
+        except ValueError:
+            options[key] = value
+    return name, options

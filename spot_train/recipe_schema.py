@@ -18,6 +18,7 @@ from spot_infer.transition import CommitRule, Ranking, Sampling
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
+GraphScore = Literal["accepted", "parents"]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -238,6 +239,10 @@ class CalibrateSection(Section):
     heldout: NonNegative = Field(default=25, description="Further held-out prompts that its result is measured on.")
     lookahead: Positive = Field(default=6, description="Steps ahead that the draft graph is counted over.")
     graph_size: Positive = Field(default=24, description="Most states of the draft graph.")
+    score: GraphScore = Field(
+        default="accepted",
+        description="Select states by the accepted drafts they add, or by their own and their parents' count.",
+    )
 
 
 class Recipe(Section):

@@ -24,7 +24,17 @@ from transformers import (
 
 from spot_infer.blocks import Step
 from spot_infer.decode import decode
-from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
+from spot_infer.drafters import (
+    CalibratedGraph,
+    CalibratedGraphDrafter,
+    ChainDrafter,
+    ConfidenceTreeDrafter,
+    DraftSettings,
+    OracleDrafter,
+    OrderDrafter,
+    RandomDrafter,
+    TrajectoryTreeDrafter,
+)
 from spot_infer.graph import Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_infer.requests import DecodeSettings, Request, Round, Stats
@@ -55,6 +65,11 @@ DRAFTERS = [
     "order",
     "order tree",
     "chain",
+    "second token chain",
+    "confidence tree",
+    "confidence tree, drawn",
+    "trajectory tree",
+    "calibrated graph",
     "random",
     "wrong",
     "oracle joint",
@@ -227,6 +242,11 @@ def make_drafter(name: str, case: Case, controls: dict[int, tuple[Step, ...]]) -
         "order": lambda: _order(case, merged=True),
         "order tree": lambda: _order(case, merged=False),
         "chain": lambda: ChainDrafter(rule),
+        "second token chain": lambda: ChainDrafter(rule, depth=4, rank=2),
+        "confidence tree": lambda: ConfidenceTreeDrafter(rule),
+        "confidence tree, drawn": lambda: ConfidenceTreeDrafter(rule, merged=False, drawn_confidence=True),
+        "trajectory tree": lambda: TrajectoryTreeDrafter(rule, width=3, depth=4),
+        "calibrated graph": lambda: _calibrated(case),
         "random": lambda: RandomDrafter(3),
         "wrong": lambda: RandomDrafter(4, mode="wrong"),
         "oracle joint": lambda: OracleDrafter("joint", controls, rule),
@@ -267,6 +287,14 @@ def _order(case: Case, merged: bool) -> Drafter:
     return OrderDrafter(
         _random_order_model(case.target.spec.block_length, case.settings.rule), DraftSettings(merged=merged)
     )
+
+
+def _calibrated(case: Case) -> Drafter:
+    """A graph with branches, later tokens and states of one to three commits."""
+    pairs = [[(0, 0)], [(0, 0), (1, 0)], [(1, 0)], [(0, 1)], [(0, 0), (1, 0), (2, 0)], [(1, 0), (2, 1)], [(2, 0)]]
+    nodes = tuple(frozenset(node) for node in pairs)
+    graph = CalibratedGraph(nodes, (0.4,) * len(nodes), case.target.spec.block_length)
+    return CalibratedGraphDrafter(graph, case.settings.rule, prune_below=0.01)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spot_infer.blocks import BlockState, Commit, unfold
-from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
+from spot_infer.drafters import (
+    CalibratedGraph,
+    CalibratedGraphDrafter,
+    ChainDrafter,
+    ConfidenceTreeDrafter,
+    DraftSettings,
+    OracleDrafter,
+    OrderDrafter,
+    RandomDrafter,
+    TrajectoryTreeDrafter,
+)
 from spot_infer.drafters.hypotheses import token_hypotheses
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter
@@ -22,6 +32,7 @@ from spot_train.trajectory import Trajectory
 
 L = 8
 MASK = 39
+WIDE = (*(frozenset((i, 0) for i in range(depth)) for depth in range(1, L + 1)), frozenset({(0, 31)}))
 
 
 def order_model(block_length: int = L, **changes: int) -> OrderModel:
@@ -57,6 +68,11 @@ def all_drafters(trajectories: list[Trajectory]) -> dict[str, Drafter]:
         "chain": ChainDrafter(),
         "short chain": ChainDrafter(depth=2),
         "quota chain": ChainDrafter(CommitRule(selection="quota", quota=2)),
+        "second token chain": ChainDrafter(rank=2, drawn_confidence=True),
+        "confidence tree": ConfidenceTreeDrafter(drawn_confidence=True),
+        "confidence tree, unmerged": ConfidenceTreeDrafter(merged=False, runner_up_below=1.0),
+        "trajectory tree": TrajectoryTreeDrafter(width=3, depth=9),
+        "calibrated graph": CalibratedGraphDrafter(CalibratedGraph(WIDE, (0.1,) * len(WIDE), L)),
         "random": RandomDrafter(),
         "wrong": RandomDrafter(3, "wrong", merged=False),
         "position": OracleDrafter("position", control),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from spot_infer.blocks import Commit
+from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, DraftGraph
 
 RandomMode = Literal["random", "wrong"]
@@ -21,6 +22,8 @@ class RandomDrafter:
     """
 
     def __init__(self, seed: int = 0, mode: RandomMode = "random", merged: bool = True) -> None:
+        if mode not in get_args(RandomMode):
+            raise SpotError(f"random.mode is {mode!r}; use {' or '.join(get_args(RandomMode))}")
         self.seed = seed
         self.mode = mode
         self.merged = merged

@@ -1,0 +1,62 @@
+"""`spot-train replay`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spot_infer.errors import SpotError
+
+
+def replay_command(
+    data: Annotated[Path, typer.Option("--data", help="Folder of shards that collect wrote.", show_default=False)],
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Name, or name:option=value,…; default all that can be made. Repeatable."),
+    ] = None,
+    budget: Annotated[
+        list[int] | None, typer.Option("--budget", min=1, help="Most drafted states a round; default 8, 12, 20.")
+    ] = None,
+    drafter: Annotated[str | None, typer.Option(help="Exported drafter for spot: folder, hub id or builtin:.")] = None,
+    graph: Annotated[str | None, typer.Option(help="Calibrated graph for calibrated_graph: file or builtin:.")] = None,
+    floor: Annotated[float, typer.Option(min=0, max=1, help="Smallest mass worth verifying.")] = 0.0,
+    split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
+    limit: Annotated[int | None, typer.Option(min=1, help="Most trajectories replayed; default all.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Also append the cells to this results file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a cell.")] = False,
+) -> None:
+    """Count every method's target forwards from shards alone, exactly, with no target."""
+    from itertools import islice
+
+    from rich.console import Console
+
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.calibrate_graph import BUDGETS, load_graph
+    from spot_train.methods import DrafterSources, parse_method
+    from spot_train.recipe import resolve_path
+    from spot_train.replay_run import default_methods, print_cells, replay_cells
+    from spot_train.results import append_rows
+    from spot_train.shards import open_shards
+
+    if split not in ("heldout", "train", "all"):
+        raise SpotError(f"--split is {split!r}; use heldout, train or all")
+    shards = open_shards(data)
+    recorded = shards.trajectories(None if split == "all" else split)  # type: ignore[arg-type]
+    trajectories = [one for one in islice(recorded, limit) if len(one)]
+    if not trajectories:
+        raise SpotError(f"{data} has no trajectory in split {split}; use another --split")
+    order = None if drafter is None else load_drafter(resolve_path(drafter, Path.cwd()))
+    calibrated = None if graph is None else load_graph(graph, shards.attributes)
+    sources = DrafterSources(shards.rule, order, calibrated)
+    chosen = [parse_method(text) for text in method or ()] or default_methods(order is not None, graph is not None)
+    cells = replay_cells(shards, trajectories, chosen, budget or BUDGETS, sources, floor, drafter)
+    if output is not None:
+        append_rows(output, cells)
+    if as_json:
+        for cell in cells:
+            typer.echo(json.dumps(cell.model_dump(mode="json")))
+        return
+    print_cells(Console(), cells, split)
