@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,40 +18,69 @@ from odd_drafters import CrossingDrafter
 from small_target import save_small_target
 
 from spot_infer.decode import decode
-from spot_infer.drafters import ChainDrafter, DraftSettings, OracleDrafter, OrderDrafter, RandomDrafter
+from spot_infer.drafters import CalibratedGraph, ChainDrafter, OracleDrafter, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_infer.requests import DecodeSettings, Request, Stats
 from spot_infer.targets import load_target
 from spot_infer.transition import CommitRule, Sampling
+from spot_train.calibrate_graph import count_nodes, count_paths, select_nodes
+from spot_train.methods import DrafterSources, make_drafter
 from spot_train.recording import record_trajectories
 from spot_train.replay import ReplayResult, mean_reduction, replay, replay_summary, steps_of
 from spot_train.trajectory import Trajectory
 
+METHODS_REPLAYED = [
+    ("spot", {}),
+    ("spot", {"merged": False}),
+    ("chain", {}),
+    ("chain", {"depth": 2}),
+    ("chain", {"rank": 2, "drawn_confidence": True}),
+    ("confidence_tree", {}),
+    ("confidence_tree", {"merged": False, "drawn_confidence": True}),
+    ("trajectory_tree", {"width": 3, "depth": 4}),
+    ("calibrated_graph", {}),
+    ("calibrated_graph", {"prune_below": 0.02, "drawn_confidence": True}),
+    ("random", {}),
+    ("position_oracle", {}),
+    ("token_oracle", {}),
+    ("joint_oracle", {}),
+]
+Method = tuple[str, dict[str, Any]]
 
-def order_drafter(block_length: int, merged: bool = True) -> OrderDrafter:
+
+def order_drafter(block_length: int) -> OrderDrafter:
     torch.manual_seed(1)
     model = OrderModel(OrderModelConfig(block_length, d_model=16, heads=2, layers=1, feed_forward=16, head_hidden=8))
     torch.nn.init.normal_(model.head_out.weight, std=0.5)
-    return OrderDrafter(model.double(), DraftSettings(merged=merged))
+    return OrderDrafter(model.double())
 
 
-def make_drafter(name: str, block_length: int, rule: CommitRule, control: list[Trajectory]) -> Drafter:
-    if name in ("graph", "tree"):
-        return order_drafter(block_length, merged=name == "graph")
+def drafter_of(
+    method: Method, block_length: int, rule: CommitRule, control: Sequence[Trajectory], temperature: float = 0.0
+) -> Drafter:
+    """The drafter of a method, from a random order model and a graph calibrated on the control itself."""
+    name, options = method
+    graph = None
+    if name == "calibrated_graph":
+        paths = count_paths(control, rule, 4, temperature)
+        nodes = tuple(select_nodes(paths, 12, "accepted", rule))
+        counts = count_nodes(paths)
+        graph = CalibratedGraph(nodes, tuple(counts[node] / paths.total() for node in nodes), block_length, rule)
+    steps = {index: steps_of(one) for index, one in enumerate(control)}
     if name == "crossing":
-        return CrossingDrafter({index: steps_of(one) for index, one in enumerate(control)}, 29, merged=True)
-    if name in ("position", "token", "joint"):
-        return OracleDrafter(name, {index: steps_of(one) for index, one in enumerate(control)}, rule)  # type: ignore[arg-type]
-    return {"chain": ChainDrafter(rule), "short": ChainDrafter(rule, depth=2)}.get(name) or RandomDrafter()
+        return CrossingDrafter(steps, 29, merged=True)
+    drafter = make_drafter(name, DrafterSources(rule, order_drafter(block_length), graph, steps), options)
+    assert drafter is not None
+    return drafter
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
     st.integers(0, 50),
     st.sampled_from([4, 7, 8]),
-    st.sampled_from(["graph", "tree", "chain", "short", "random", "position", "token", "joint", "crossing"]),
+    st.sampled_from([*METHODS_REPLAYED, ("crossing", {})]),
     st.sampled_from([1, 3, 8, 20]),
     st.sampled_from([0.0, 0.05]),
     st.sampled_from([0.0, 0.7]),
@@ -60,7 +91,7 @@ def make_drafter(name: str, block_length: int, rule: CommitRule, control: list[T
 def test_replay_equals_drafted_decoding(
     seed: int,
     block_length: int,
-    name: str,
+    method: Method,
     budget: int,
     floor: float,
     temperature: float,
@@ -73,7 +104,7 @@ def test_replay_equals_drafted_decoding(
     free = DecodeSettings(3 * block_length + beyond, rule, Sampling(temperature), batch_size=2)
     recorded = sorted(record_trajectories(requests, decode(target, requests, free, record=True)), key=lambda r: r[0])
     control = [trajectory for _, trajectory, _ in recorded]
-    drafter = make_drafter(name, block_length, rule, control)
+    drafter = drafter_of(method, block_length, rule, control, temperature)
     drafted = replace(free, budget=budget, floor=floor, boundary=boundary)
     rounds = decode(target, requests, drafted, drafter)
     results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
@@ -115,25 +146,42 @@ def test_the_summary_is_a_ratio_of_sums() -> None:
     assert rows[0].reduction == 4.0
 
 
-def float32_runs(folder: Path, drafter: Drafter) -> tuple[list[Trajectory], list[Trajectory], list[Stats]]:
-    """Draft-free trajectories of a transformer, those that a drafted run recorded itself, and that run's accounting."""
-    target = load_target(save_small_target(folder), dtype="float32")
+@pytest.fixture(scope="module")
+def small_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_small_target(tmp_path_factory.mktemp("target"))
+
+
+@lru_cache
+def decoded(folder: Path, dtype: str) -> tuple[Any, list[Trajectory]]:
+    """A transformer, and the draft-free trajectories of eight prompts."""
+    target = load_target(folder, dtype=dtype)
+    return target, decode_recorded(target, 0, None)[0]
+
+
+def decode_recorded(target: Any, budget: int, drafter: Drafter | None) -> tuple[list[Trajectory], list[Stats]]:
+    """Trajectories that a run recorded itself, and its accounting."""
     requests = [Request(tuple(5 + (7 * i + k) % 40 for k in range(3 + 4 * i)), seed=i) for i in range(8)]
-    recorded = []
-    for budget in (0, 6):
-        run = DecodeSettings(max_new_tokens=20, batch_size=4, budget=budget)
-        rounds = decode(target, requests, run, drafter if budget else None, record=True)
-        recorded.append(sorted(record_trajectories(requests, rounds), key=lambda one: one[0]))
-    control, own = ([trajectory for _, trajectory, _ in run] for run in recorded)
-    return control, own, [result.stats for _, _, result in recorded[1]]
+    run = DecodeSettings(max_new_tokens=20, batch_size=4, budget=budget)
+    rounds = decode(target, requests, run, drafter, record=True)
+    recorded = sorted(record_trajectories(requests, rounds), key=lambda one: one[0])
+    return [trajectory for _, trajectory, _ in recorded], [result.stats for _, _, result in recorded]
 
 
-@pytest.mark.parametrize("name", ["graph", "chain"])
-def test_in_float32_replay_counts_what_the_drafted_run_counted(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", METHODS_REPLAYED, ids=str)
+def test_in_float64_replay_of_the_control_counts_what_decoding_counts(method: Method, small_target: Path) -> None:
+    target, control = decoded(small_target, "float64")
+    drafter = drafter_of(method, 8, CommitRule(), control)
+    _, stats = decode_recorded(target, 6, drafter)
+    assert [counts(one) for one in replay(drafter, control, 6)] == [counts(one) for one in stats]
+    assert any(one.drafted for one in stats)
+
+
+@pytest.mark.parametrize("method", METHODS_REPLAYED, ids=str)
+def test_in_float32_replay_counts_what_the_drafted_run_counted(method: Method, small_target: Path) -> None:
     """Exactly on the tables that the drafted run logged; within 0.2% on those of the draft-free run."""
-    drafter = make_drafter(name, 8, CommitRule(), [])
-    control, own, stats = float32_runs(tmp_path, drafter)
+    target, control = decoded(small_target, "float32")
+    drafter = drafter_of(method, 8, CommitRule(), control)
+    own, stats = decode_recorded(target, 6, drafter)
     assert [counts(one) for one in replay(drafter, own, 6)] == [counts(one) for one in stats]
     replayed = sum(one.nfe for one in replay(drafter, control, 6))
     assert replayed == pytest.approx(sum(one.nfe for one in stats), rel=0.002)
-    assert any(one.accepted for one in stats)
