@@ -23,6 +23,7 @@ def replay_command(
     drafter: Annotated[str | None, typer.Option(help="Exported drafter for spot: folder, hub id or builtin:.")] = None,
     graph: Annotated[str | None, typer.Option(help="Calibrated graph for calibrated_graph: file or builtin:.")] = None,
     floor: Annotated[float, typer.Option(min=0, max=1, help="Smallest mass worth verifying.")] = 0.0,
+    boundary: Annotated[str, typer.Option(help="Block boundaries: separate or fused forwards.")] = "separate",
     split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
     limit: Annotated[int | None, typer.Option(min=1, help="Most trajectories replayed; default all.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also append the cells to this results file.")] = None,
@@ -43,6 +44,8 @@ def replay_command(
 
     if split not in ("heldout", "train", "all"):
         raise SpotError(f"--split is {split!r}; use heldout, train or all")
+    if boundary not in ("separate", "fused"):
+        raise SpotError(f"--boundary is {boundary!r}; use separate or fused")
     shards = open_shards(data)
     recorded = shards.trajectories(None if split == "all" else split)  # type: ignore[arg-type]
     trajectories = [one for one in islice(recorded, limit) if len(one)]
@@ -52,7 +55,7 @@ def replay_command(
     calibrated = None if graph is None else load_graph(graph, shards.attributes)
     sources = DrafterSources(shards.rule, order, calibrated)
     chosen = [parse_method(text) for text in method or ()] or default_methods(order is not None, graph is not None)
-    cells = replay_cells(shards, trajectories, chosen, budget or BUDGETS, sources, floor, drafter)
+    cells = replay_cells(shards, trajectories, chosen, budget or BUDGETS, sources, floor, boundary, drafter)  # type: ignore[arg-type]
     if output is not None:
         append_rows(output, cells)
     if as_json:

@@ -1,7 +1,7 @@
 """NFE of many methods from one set of shards, with no target: what `spot-train replay` prints.
 
 Exact at temperature 0 for every method that reads only what shards record: the counts are those of decoding the same
-prompts with the boundary forwards kept separate (`replay.py` mimics that loop). Times are not replayed.
+prompts (`replay.py` mimics that loop). Times are not replayed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from spot_infer.requests import DecodeSettings
+from spot_infer.requests import Boundary, DecodeSettings
 from spot_infer.targets.protocol import TargetSpec
 from spot_infer.verify import distribution_preserving
 from spot_train.methods import DrafterSources, make_drafter
@@ -42,9 +42,11 @@ def replay_cells(
     budgets: Sequence[int],
     sources: DrafterSources,
     floor: float = 0.0,
+    boundary: Boundary = "separate",
     drafter_name: str | None = None,
 ) -> list[Cell]:
-    """One cell a method and budget (draft-free has one). Raises SpotError where a method lacks its source."""
+    """One cell a method and budget (draft-free has one). Raises SpotError where a method lacks its source, or reads
+    what shards do not record."""
     control = {index: steps_of(one) for index, one in enumerate(trajectories)}
     own = DrafterSources(sources.rule, sources.order, sources.graph, control, sources.seed)
     made = [(name, options, make_drafter(name, own, options)) for name, options in methods]
@@ -55,8 +57,14 @@ def replay_cells(
             if drafter is None:
                 results = [_draft_free(len(one), len(set(one.block_start.tolist()))) for one in trajectories]
             else:
-                results = replay(drafter, trajectories, budget, floor, shards.sampling.temperature)
-            kept = {**options, **({"floor": floor} if floor and drafter is not None else {})}
+                temperature, limit = shards.sampling.temperature, shards.attributes["decoding"]["max_new_tokens"]
+                results = replay(
+                    drafter, trajectories, budget, floor, temperature, boundary=boundary, max_new_tokens=limit
+                )
+            kept = dict(options)
+            if drafter is not None:
+                kept |= {"floor": floor} if floor else {}
+                kept |= {"boundary": boundary} if boundary != "separate" else {}
             cells.append(_cell(shards, name, kept, budget, results, drafter_name if name == "spot" else None, stamp))
     return cells
 
@@ -127,7 +135,11 @@ def _cell(
         reason=reason,
         per_prompt=PerPrompt(nfe=[one.nfe for one in results], draft_free_nfe=[one.draft_free_nfe for one in results]),
         provenance=dict(stamp),
-        **{key: summary[key] for key in ("nfe", "draft_free_nfe", "reduction", "drafter_calls", "states_scored")},
+        nfe=summary["nfe"],
+        draft_free_nfe=summary["draft_free_nfe"],
+        reduction=summary["reduction"],
+        drafter_calls=summary["drafter_calls"],
+        states_scored=summary["states_scored"],
     )
 
 
