@@ -16,6 +16,7 @@ from typing import Any, Literal
 from spot_infer.atomic import write_json
 from spot_infer.errors import SpotError
 from spot_infer.targets.protocol import Target
+from spot_infer.transition import CommitRule
 from spot_train.prompts import Prompt, PromptReport, load_prompts
 from spot_train.provenance import library_versions
 from spot_train.recipe import PromptSource, Recipe
@@ -114,10 +115,11 @@ def check_calibration(record: Mapping[str, Any], path: Path, attributes: Mapping
             f"{path} was calibrated for block length {record['block_length']}, not {attributes['block_length']}; "
             "calibrate one for this block length"
         )
-    if record["rule"] != attributes["rule"]:
+    there, here = (CommitRule.from_dict(dict(one["rule"])) for one in (record, attributes))
+    if there != here:
         warnings.warn(
-            f"{path} was calibrated under commit rule {record['rule']}, not {attributes['rule']}: it stays lossless, "
-            "but was not made for this order",
+            f"{path} was calibrated under another commit rule ({_differing(there, here)}): decoding stays lossless, but "
+            "the graph or floor was not made for this order",
             stacklevel=2,
         )
 
@@ -128,6 +130,11 @@ def _with_pool(recipe: Recipe, sources: tuple[PromptSource, ...]) -> Recipe:
     others = tuple(source for source in recipe.prompts.evaluation if source.path_or_id not in places)
     prompts = recipe.prompts.model_copy(update={"sources": sources, "evaluation": others, "limit": None})
     return recipe.model_copy(update={"prompts": prompts})
+
+
+def _differing(there: CommitRule, here: CommitRule) -> str:
+    own, other = there.to_dict(), here.to_dict()
+    return ", ".join(f"{key} {own[key]}, not {other[key]}" for key in own if own[key] != other[key])
 
 
 def _short(value: Any) -> str:

@@ -26,8 +26,8 @@ from spot_train.calibrate_graph import (
     recorded_shards,
     select_nodes,
 )
-from spot_train.collect import collect, target_attributes
-from spot_train.recipe import Recipe
+from spot_train.collect import collect, load_recipe_target, target_attributes
+from spot_train.recipe import Recipe, load_recipe
 from spot_train.replay import replay, replay_summary
 from spot_train.shards import open_shards
 
@@ -175,7 +175,7 @@ def test_another_target_or_block_length_is_refused_and_another_rule_warns(recipe
             load_graph(out, {**own, "target": {**own["target"], key: "another"}})
     with pytest.raises(SpotError, match="block length 8"):
         load_graph(out, {**own, "block_length": 16})
-    with pytest.warns(UserWarning, match="another|not"):
+    with pytest.warns(UserWarning, match="resolution float32, not bfloat16"):
         load_graph(out, {**own, "rule": CommitRule(resolution="bfloat16").to_dict()})
     record = json.loads(out.read_text())
     for change, said in (
@@ -190,3 +190,13 @@ def test_another_target_or_block_length_is_refused_and_another_rule_warns(recipe
     out.write_text("{")
     with pytest.raises(SpotError, match="no readable JSON"):
         load_graph(out, own)
+
+
+@pytest.mark.parametrize("resolution", ["float32", "bfloat16"])
+def test_the_tiny_targets_graphs_ship(resolution: str) -> None:
+    file = f"builtin:data/tiny-sdar-graphs/{resolution}.json"
+    recipe = load_recipe("builtin:recipes/tiny.yaml", {"rule.resolution": resolution})
+    graph = load_graph(file, target_attributes(recipe, load_recipe_target(recipe)))
+    assert (len(graph.nodes), graph.block_length, graph.rule.resolution) == (24, 32, resolution)
+    assert graph.facts["data"]["sources"] == ["builtin:data/pools/heldout.jsonl"]
+    assert max(map(len, graph.nodes)) == 6
