@@ -118,8 +118,8 @@ def check_calibration(record: Mapping[str, Any], path: Path, attributes: Mapping
     there, here = (CommitRule.from_dict(dict(one["rule"])) for one in (record, attributes))
     if there != here:
         warnings.warn(
-            f"{path} was calibrated under another commit rule ({_differing(there, here)}): decoding stays lossless, but "
-            "the graph or floor was not made for this order",
+            f"{path} was calibrated under another commit rule ({_differing(there, here)}): decoding stays lossless, "
+            "but this was not made for its order",
             stacklevel=2,
         )
 
@@ -133,8 +133,8 @@ def _with_pool(recipe: Recipe, sources: tuple[PromptSource, ...]) -> Recipe:
 
 
 def _differing(there: CommitRule, here: CommitRule) -> str:
-    own, other = there.to_dict(), here.to_dict()
-    return ", ".join(f"{key} {own[key]}, not {other[key]}" for key in own if own[key] != other[key])
+    pairs = {key: (getattr(there, key), getattr(here, key)) for key in CommitRule.__dataclass_fields__}
+    return ", ".join(f"{key} {own}, not {other}" for key, (own, other) in pairs.items() if own != other)
 
 
 def _short(value: Any) -> str:
