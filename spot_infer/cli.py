@@ -51,6 +51,11 @@ def generate(
     device: Annotated[str | None, _option(_WHERE, "cpu, cuda, cuda:1, ...")] = None,
     revision: Annotated[str | None, _option(_WHERE, "Of the target on the hub.")] = None,
     block_length: Annotated[int | None, _option(_WHERE, "Where the target's config has none.", min=1)] = None,
+    mask_id: Annotated[int | None, _option(_WHERE, "Where the target's files name none.", min=0)] = None,
+    cache: Annotated[str | None, _option(_WHERE, "Under full attention: none, prefix or dual.")] = None,
+    chat_template: Annotated[str | None, _option(_WHERE, "Jinja, or a file of it.")] = None,
+    device_map: Annotated[str | None, _option(_WHERE, "Spread by transformers: auto.")] = None,
+    tp_plan: Annotated[str | None, _option(_WHERE, "Sharded, under torchrun: auto.")] = None,
     threads: Annotated[int | None, _option(_WHERE, "CPU threads.", min=1)] = None,
     max_new_tokens: Annotated[int, _option(_WHAT, "Most tokens a sample.")] = 256,
     temperature: Annotated[float, _option(_WHAT, "0 is greedy.")] = 0.0,
@@ -88,12 +93,25 @@ def generate(
         prompts = read_prompts(input_)
     else:
         prompts = Prompts(tuple(PromptRow(i, text, i + 1) for i, text in enumerate(prompt or ())), "--prompt")
-    loading = {name: flags[name] for name in ("dtype", "device", "revision", "block_length")}
+    loading = {name: flags[name] for name in _LOADING}
     run_ = load_run(target, drafter, draft_free, config, loading, threads)
     if output is not None:
         generate_to_file(run_, prompts, output)
     else:
         generate_to_terminal(run_, prompts, as_json=as_json, live=live, pace_s=pace)
+
+
+_LOADING = (
+    "dtype",
+    "device",
+    "revision",
+    "block_length",
+    "mask_id",
+    "cache",
+    "chat_template",
+    "device_map",
+    "tp_plan",
+)
 
 
 def _config(flags: Mapping[str, Any]) -> GenerationConfig:
@@ -108,7 +126,7 @@ def _config(flags: Mapping[str, Any]) -> GenerationConfig:
     except ValueError:
         resolution = flags["resolution"]
     rule = CommitRule(
-        **{f.name: flags[f.name] for f in fields(CommitRule) if f.name != "resolution"}, resolution=resolution
+        **{name: flags[name] for name in CommitRule().to_dict() if name != "resolution"}, resolution=resolution
     )
     plain = {f.name: flags[f.name] for f in fields(GenerationConfig) if f.name not in ("rule", "stop")}
     config = GenerationConfig(**plain, rule=rule, stop=tuple(flags["stop"] or ()))

@@ -55,7 +55,7 @@ __all__ = [
 
 COLLECT_SECTIONS = ("target", "rule", "sampling", "prompts", "collect")
 """What shards depend on."""
-_WHERE_NOT_WHAT = {"target": {"device"}, "collect": {"free_space_margin_bytes"}}
+_WHERE_NOT_WHAT = {"target": {"device", "device_map", "tp_plan"}, "collect": {"free_space_margin_bytes"}}
 
 
 def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe:

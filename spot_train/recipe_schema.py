@@ -50,7 +50,24 @@ class TargetSection(Section):
     block_length: Positive | None = Field(
         default=None, description="Block length L in tokens; null takes the one that the target's config names."
     )
+    mask_id: NonNegative | None = Field(
+        default=None, description="Token id of a masked position; null takes the one that the target's files name."
+    )
+    cache: Literal["none", "prefix", "dual"] | None = Field(
+        default=None,
+        description="What a full-attention target keeps while a block lasts: none (exact, the whole canvas in every "
+        "forward), prefix or dual (approximate); null is prefix for such a target, else exact.",
+    )
+    chat_template: str | None = Field(
+        default=None, description="Jinja template or a file of one (relative to this file), for the tokenizer's own."
+    )
     device: str = Field(default="auto", description="Torch device; auto is cuda where there is one, else cpu.")
+    device_map: str | None = Field(
+        default=None, description="Spread over devices by transformers, such as auto; replaces device."
+    )
+    tp_plan: Literal["auto"] | None = Field(
+        default=None, description="Shard every layer by transformers' own plan; start the command with torchrun."
+    )
     trust_remote_code: bool = Field(
         default=False,
         description="Whether Python code that comes with the checkpoint may run; native classes need none.",

@@ -82,6 +82,7 @@ def _trajectory(request: Request, recording: _Recording, result: Result) -> Traj
         block_tokens=np.array([recording.blocks[start] for start in sorted(recording.blocks)], dtype=np.int32),
         drawn_token=_joined([t.drawn_token for t in tables], np.empty(0, np.int32)) if drawn else None,
         drawn_logprob=_joined([t.drawn_logprob for t in tables], np.empty(0, np.float16)) if drawn else None,
+        writes=result.stats.boundaries > 0 or len(set(recording.starts)) < 2,
     )
 
 

@@ -76,7 +76,8 @@ class _Replay:
         while self.step < len(self.steps):
             start = self.starts[self.step]
             if self.state is None or self.state.start != start:
-                self.counts["cache_writes"] += self.state is not None and self.fused_end is None
+                written = self.trajectory.writes and self.fused_end is None
+                self.counts["cache_writes"] += self.state is not None and written
             elif len(self.state.masked_slots) > 1 or self._completes:
                 return
             self.counts["rounds"] += 1
@@ -132,7 +133,7 @@ class _Replay:
         return self.step >= len(self.steps)
 
     def result(self) -> ReplayResult:
-        boundaries = max(len(set(self.starts)) - 1, 0)
+        boundaries = max(len(set(self.starts)) - 1, 0) if self.trajectory.writes else 0
         counts = self.counts
         return ReplayResult(
             nfe=counts["rounds"] + counts["cache_writes"],

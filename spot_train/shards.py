@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -94,7 +94,7 @@ class ShardSet:
         heldout = None if split is None else split == "heldout"
         for name in self.names:
             for stored in read_shard(self.path / name, heldout):
-                yield stored.trajectory
+                yield replace(stored.trajectory, writes=self.attributes["target"].get("cache", "exact") == "exact")
 
 
 def open_shards(path: str | Path) -> ShardSet:

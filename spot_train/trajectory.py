@@ -21,7 +21,8 @@ class Trajectory:
     top_token [M, 32], log_odds [M] and, at temperature > 0, drawn_token [M] and drawn_logprob [M] (dtypes as in
     `StaleTable`). commit_start int64 [N + 1] does the same for commit_position and commit_token int32 [C].
     block_tokens int32 [blocks, L]: final tokens of the decoded blocks, the mask id where a row finished before a slot
-    was filled; the first block starts at prompt_length // L * L.
+    was filled; the first block starts at prompt_length // L * L, or at prompt_length under full attention. writes: a
+    finished block costs a forward that writes it to the cache, which it does not under full attention.
     """
 
     prompt_hash: str
@@ -41,6 +42,7 @@ class Trajectory:
     block_tokens: NDArray[np.int32]
     drawn_token: NDArray[np.int32] | None = None
     drawn_logprob: NDArray[np.float16] | None = None
+    writes: bool = True
 
     def __len__(self) -> int:
         """Number of steps."""

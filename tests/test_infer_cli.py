@@ -245,11 +245,11 @@ def test_a_file_of_something_else_is_not_taken_for_results(tmp_path: Path, line:
 def test_every_generation_setting_is_a_flag_with_the_same_default() -> None:
     command = typer.main.get_command(app).commands["generate"]  # type: ignore[attr-defined]
     options = {parameter.name: parameter for parameter in command.params}
-    for group, skip in ((GenerationConfig, {"rule"}), (CommitRule, set())):
-        for field in fields(group):
-            if field.name not in skip:
-                expected = getattr(group(), field.name) or options[field.name].default
-                assert options[field.name].default == expected
+    settings = {field.name: getattr(GenerationConfig(), field.name) for field in fields(GenerationConfig)}
+    for name, value in {**settings, **CommitRule().to_dict()}.items():
+        if name != "rule":
+            expected = value or options[name].default
+            assert options[name].default == expected
 
 
 def test_env_names_versions_machine_and_packaged_files(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from transformers.distributed import DistributedConfig
@@ -103,7 +103,7 @@ def from_model(
     mask_id = _mask(mask_id, {}, tokenizer, None)
     vocab_size = int(model.config.vocab_size)
     cache = cache or ("prefix" if attention == "full" else "exact")
-    if (cache == "exact") is (attention == "full"):
+    if cache not in get_args(CacheKind) or (cache == "exact") is (attention == "full"):
         raise SpotError(
             f"cache is {cache!r}, but {name} has {attention} attention; use none, prefix or dual under full attention, "
             "and exact otherwise"
