@@ -15,7 +15,7 @@ from spot_train.results import CELL_IDENTITY, Cell
 
 ABSENT = "–"
 DAGGER = "†"
-DRAFT_FREE = "draft-free"
+DRAFT_FREE, COUPLED = "draft-free", "coupled"
 GRAPH = "calibrated_graph"
 SPOT = "spot"
 POSITION_ORACLE = "position_oracle"
@@ -147,7 +147,8 @@ def stop_name(ignore_stop: bool) -> str:
 
 
 def variant_namer(pools: Sequence[Pooled]) -> Callable[[Pooled], str]:
-    """Names of methods among these: the method, then the options, verifier and drafter that set it apart, then †."""
+    """Names of methods among these: the method, then what sets it apart (options that differ, a verifier other
+    than coupled match, the drafter where there are several), then †."""
     varying = {
         method: {
             key
@@ -156,7 +157,6 @@ def variant_namer(pools: Sequence[Pooled]) -> Callable[[Pooled], str]:
         }
         for method, same in grouped(pools, lambda one: one.first.method).items()
     }
-    verifiers = len({one.first.verifier for one in pools if one.first.method != DRAFT_FREE}) > 1
     by_drafter = {
         key for key, same in grouped(pools, _drafter_group).items() if len({one.first.drafter for one in same}) > 1
     }
@@ -165,7 +165,7 @@ def variant_namer(pools: Sequence[Pooled]) -> Callable[[Pooled], str]:
         cell = pool.first
         parts = [cell.method]
         parts += [f"{key}={value}" for key, value in sorted(cell.options.items()) if key in varying[cell.method]]
-        if verifiers and cell.method != DRAFT_FREE:
+        if cell.verifier != COUPLED:
             parts.append(cell.verifier)
         if _drafter_group(pool) in by_drafter and cell.drafter:
             parts.append(cell.drafter)
@@ -175,11 +175,18 @@ def variant_namer(pools: Sequence[Pooled]) -> Callable[[Pooled], str]:
 
 
 def styles(pools: Sequence[Pooled], name: Callable[[Pooled], str]) -> dict[str, int]:
-    """A plot style by name: a method's own for its first variant, whatever else the plot shows; then free ones."""
-    named = {name(pool): pool.first.method for pool in pools}
-    first = {method: one for one, method in reversed(named.items())}
+    """A plot style by name: a method's own for its first variant, whatever else is plotted; the others' are free ones.
+
+    Names that several methods share are of something else, and take styles in order.
+    """
+    methods = grouped(pools, name)
+    if any(len({one.first.method for one in same}) > 1 for same in methods.values()):
+        return {one: place for place, one in enumerate(methods)}
+    first: dict[str, str] = {}
+    for one, same in methods.items():
+        first.setdefault(same[0].first.method, one)
     own = {one: STYLE_ORDER.index(method) for method, one in first.items() if method in STYLE_ORDER}
-    free = [one for one in named if one not in own]
+    free = [one for one in methods if one not in own]
     return own | {one: len(STYLE_ORDER) + place for place, one in enumerate(free)}
 
 

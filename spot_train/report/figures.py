@@ -19,10 +19,11 @@ from matplotlib.ticker import MaxNLocator
 
 from spot_train.report.document import Plot, Series
 
-WIDTH_IN, HEIGHT_IN, DPI = 5.0, 3.6, 200
+WIDTH_IN, HEIGHT_IN, DPI = 5.0, 3.6, 160
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"),
     *("#000000", "#56B4E9", "#8C8C8C", "#7A4A1F", "#B5A800"),
+    *("#332288", "#882255", "#44AA99"),
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "h", "<", ">")
 DODGE = 0.008
@@ -53,7 +54,7 @@ def compose(plot: Plot) -> Figure:
     if plot.reference is not None:
         axes.axhline(plot.reference[0], color="#555555", linewidth=1, linestyle=":", label=_legend(plot.reference[1]))
     _finish(axes, plot)
-    figure.suptitle(textwrap.fill(_plain(plot.title), TITLE_CHARACTERS), fontsize=10.5, x=0.01, ha="left")
+    figure.suptitle(_filled(plot.title, TITLE_CHARACTERS), fontsize=10.5, x=0.01, ha="left")
     handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     shown = [handles[label] for label in legend]
     figure.legend(shown, legend, loc="outside lower center", ncols=_legend_columns(legend), fontsize=9, frameon=False)
@@ -132,8 +133,8 @@ def _finish(axes: Axes, plot: Plot) -> None:
     """Labels, limits, ticks. Bars lie: their values run along x."""
     lying = plot.kind == "bars"
     across, up = (plot.y_label, plot.x_label) if lying else (plot.x_label, plot.y_label)
-    axes.set_xlabel(textwrap.fill(_plain(across), ACROSS_CHARACTERS), fontsize=10)
-    axes.set_ylabel(textwrap.fill(_plain(up), UP_CHARACTERS), fontsize=10)
+    axes.set_xlabel(_filled(across, ACROSS_CHARACTERS), fontsize=10)
+    axes.set_ylabel(_filled(up, UP_CHARACTERS), fontsize=10)
     axes.tick_params(labelsize=9)
     axes.grid(axis="x" if lying else "y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -168,7 +169,7 @@ def _ticks(axes: Axes, plot: Plot) -> None:
 
 
 def _wrapped(names: Sequence[str], characters: int) -> list[str]:
-    return [textwrap.fill(_plain(name), characters) for name in names]
+    return [_filled(name, characters) for name in names]
 
 
 def _apart(places: Sequence[float]) -> bool:
@@ -194,10 +195,10 @@ def _legend_columns(labels: Sequence[str]) -> int:
 
 def _legend(text: str) -> str:
     """A legend's text: wrapped, and not hidden for its first letter."""
-    wrapped = textwrap.fill(_plain(text), LEGEND_CHARACTERS)
+    wrapped = _filled(text, LEGEND_CHARACTERS)
     return " " + wrapped if wrapped.startswith("_") else wrapped
 
 
-def _plain(text: str) -> str:
-    """Text that matplotlib draws as it is: no formula between dollars."""
-    return text.replace("$", r"\$")
+def _filled(text: str, characters: int) -> str:
+    """Text in lines of at most this many characters, drawn as it is: no formula between dollars."""
+    return textwrap.fill(text, characters, break_on_hyphens=False).replace("$", r"\$")

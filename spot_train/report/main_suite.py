@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from spot_train.report import measures
 from spot_train.report.cells import (
@@ -34,6 +34,16 @@ from spot_train.report.document import Plot, Series, Table
 from spot_train.report.scope import setting_title
 from spot_train.report.tables import Layout, Measure, lay_out
 from spot_train.results import Cell
+
+SPOT_FACTS: dict[str, Name] = {
+    "D": lambda one: str(one.first.budget),
+    "task": lambda one: one.first.task,
+    "target": lambda one: one.first.target,
+    "T": lambda one: f"{one.first.temperature:g}",
+    "stop": lambda one: stop_name(one.first.ignore_stop).removeprefix("stop "),
+    "prompts": lambda one: f"{one.first.n}, {one.first.mode}",
+}
+"""What a row of spot's own table says of its setting, where settings differ in it."""
 
 
 def main(cells: Sequence[Cell]) -> Content:
@@ -125,6 +135,7 @@ def _ceilings(drafted: Sequence[Pooled], name: Name) -> list[Plot]:
                 y_label="reduction of target forwards (draft-free = 1x)",
                 series=series,
                 categories=tuple(methods),
+                y_range=(0.0, 1.05 * max(one.reduction for one in drafted)),
             )
         )
     return plots
@@ -147,30 +158,23 @@ def share_tables(pools: Sequence[Pooled], name: Name) -> list[Table]:
         oracle = beside[id(one), POSITION_ORACLE]
         return ABSENT if oracle is None else f"{one.reduction / oracle.reduction:.0%}"
 
+    ours = [one for one in pools if one.first.method == SPOT]
+    facts = [fact for fact in SPOT_FACTS if fact == "D" or len({SPOT_FACTS[fact](one) for one in ours}) > 1]
     layout = Layout(
-        row_names=("method", "D", "task", "T", "stop", "prompts"),
-        row=_spot_names(name),
+        row_names=("method", *facts),
+        row=lambda one: (name(one), *(SPOT_FACTS[fact](one) for fact in facts)),
         group=lambda one: f"rule {rule_name(one.first.rule)}",
         measures=(
             measures.PLAIN_REDUCTION,
-            Measure("fewer forwards than calibrated_graph", ahead),
-            Measure("share of position oracle", share),
+            Measure("below graph", ahead),
+            Measure("of oracle", share),
         ),
         block=lambda one: setting(one.first),
     )
-    ours = [one for one in pools if one.first.method == SPOT]
     by_setting = [one for same in grouped(ours, lambda one: setting(one.first)).values() for one in by_budget(same)]
-    table = lay_out("spot beside the calibrated graph and the position oracle", by_setting, layout)
+    title = "spot: NFE below calibrated_graph's, and share of the position oracle's reduction"
+    table = lay_out(title, by_setting, layout)
     return [table.without_empty_columns(ABSENT)] if ours else []
-
-
-def _spot_names(name: Name) -> Callable[[Pooled], tuple[str, ...]]:
-    def row(one: Pooled) -> tuple[str, ...]:
-        cell = one.first
-        stop = stop_name(cell.ignore_stop).removeprefix("stop ")
-        return (name(one), str(cell.budget), cell.task, f"{cell.temperature:g}", stop, f"{cell.n}, {cell.mode}")
-
-    return row
 
 
 def _beside(one: Pooled, same: Iterable[Pooled], method: str) -> Pooled | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from spot_train.report import measures
 from spot_train.report.cells import (
     ABSENT,
+    COUPLED,
     DRAFT_FREE,
     SPOT,
     Pooled,
@@ -56,24 +57,29 @@ def temperature(cells: Sequence[Cell]) -> Content:
         block=lambda one: one.first.temperature,
     )
     drafted = [one for one in pools if one.first.method != DRAFT_FREE]
-    largest = max((one.first.budget for one in pools), default=0)
-    shown = [one for one in pools if one.first.method in (DRAFT_FREE, SPOT) and one.first.budget in (0, largest)]
-    by_temperature = Curves(
-        "sampling temperature T", REDUCTION_LABEL, _temperature, _reduction, name, apart=_rule_and_budget
+    shown = [one for one in pools if one.first.method in (DRAFT_FREE, SPOT)]
+    reduction = Curves(
+        "sampling temperature T",
+        REDUCTION_LABEL,
+        _temperature,
+        _reduction,
+        line=lambda one: f"{one.first.verifier}, D {one.first.budget}",
+        apart=lambda one: f"{one.first.method}, {_rule(one)}",
     )
     drift = replace(
-        by_temperature,
+        reduction,
         y_label="share of commits that are the target's argmax",
         y=lambda one: one.mean("argmax_fraction"),
+        line=lambda one: name(one) if one.first.method == DRAFT_FREE else f"{name(one)}, D {one.first.budget}",
         apart=_rule,
     )
     beside = ("temperature",)
-    plots = plots_by_setting("temperature", drafted, by_temperature, beside)
+    plots = plots_by_setting("temperature", drafted, reduction, beside)
     plots += plots_by_setting("temperature-argmax", shown, drift, beside)
     notes = [
         "argmax share: commits whose token is the target's likeliest; committed p: mean probability that the target "
-        "gave the committed token. A verifier that keeps the distribution leaves both at draft-free's values, up to "
-        "sampling noise."
+        "gave the committed token before temperature. A verifier that keeps the distribution leaves both at "
+        "draft-free's values, up to sampling noise."
     ]
     return Content(_filled(tables_by_setting(pools, layout, beside)), plots, notes)
 
@@ -107,7 +113,8 @@ def ablation(cells: Sequence[Cell]) -> Content:
         best=lowest,
     )
     drafted = [one for one in pools if one.first.method != DRAFT_FREE]
-    return Content(_filled(tables_by_setting(_rules_together(drafted), layout)))
+    notes = ["NFE against spot: forwards a prompt more than spot with nothing changed. Bold: lowest NFE of a budget."]
+    return Content(_filled(tables_by_setting(_rules_together(drafted), layout)), notes=notes)
 
 
 def budget(cells: Sequence[Cell]) -> Content:
@@ -124,7 +131,7 @@ def budget(cells: Sequence[Cell]) -> Content:
     )
     return Content(
         _filled(tables_by_setting(pools, layout)),
-        _responses("budget", pools, "budget D (drafted states a round)", lambda one: one.first.budget, name, ()),
+        _responses("budget", pools, "budget D (drafted states a round)", lambda one: one.first.budget, name, (), _rule),
         ["Bold: the budget with a method's highest throughput, where it was measured."],
     )
 
@@ -151,10 +158,9 @@ def _by_size(suite: str, cells: Sequence[Cell], size: str, unit: str, label: str
         best=lowest,
     )
     beside = (size, "target") if size == "block_length" else (size,)
-    with_budget: Name = lambda one: f"{name(one)}, D {one.first.budget}"  # noqa: E731
     return Content(
         _filled(tables_by_setting(_rules_together(pools), layout, beside)),
-        _responses(suite, pools, label, lambda one: getattr(one.first, size), with_budget, beside),
+        _responses(suite, pools, label, lambda one: getattr(one.first, size), name, beside, _rule_and_budget),
         ["Bold: lowest NFE at one budget and size among the methods that see no future."],
     )
 
@@ -185,24 +191,29 @@ def transfer(cells: Sequence[Cell]) -> Content:
 
 
 def _responses(
-    suite: str, pools: Sequence[Pooled], x_label: str, x: Number, line: Name, beside: Iterable[str]
+    suite: str, pools: Sequence[Pooled], x_label: str, x: Number, line: Name, beside: Iterable[str], apart: Name
 ) -> list[Plot]:
-    """Reduction over x and, where it was measured, throughput over x."""
+    """Reduction over x and, where it was measured, throughput over x; a plot each `apart`."""
     drafted = [one for one in pools if one.first.method != DRAFT_FREE]
     beside = tuple(beside)
-    forwards = Curves(x_label, REDUCTION_LABEL, x, _reduction, line, intervals=True)
-    speed = Curves(
-        x_label, THROUGHPUT_LABEL, x, lambda one: one.mean("throughput_ratio"), line, reference=DRAFT_FREE_SPEED
+    forwards = Curves(x_label, REDUCTION_LABEL, x, _reduction, line, apart, intervals=True)
+    speed = replace(
+        forwards,
+        y_label=THROUGHPUT_LABEL,
+        y=lambda one: one.mean("throughput_ratio"),
+        intervals=False,
+        reference=DRAFT_FREE_SPEED,
     )
     plots = plots_by_setting(suite, drafted, forwards, beside)
     return plots + plots_by_setting(f"{suite}-throughput", drafted, speed, beside)
 
 
 def _with_verifier(pools: Sequence[Pooled]) -> Name:
-    """Names that state the verifier even where there is only one."""
+    """Names that state the verifier of every drafted run."""
     name = variant_namer(pools)
-    several = len({one.first.verifier for one in pools if one.first.method != DRAFT_FREE}) > 1
-    return lambda one: name(one) if several or one.first.method == DRAFT_FREE else f"{name(one)}, {one.first.verifier}"
+    return lambda one: (
+        f"{name(one)}, {COUPLED}" if one.first.verifier == COUPLED and one.first.method != DRAFT_FREE else name(one)
+    )
 
 
 def _fastest(pools: Sequence[Pooled]) -> list[Pooled]:

@@ -10,7 +10,7 @@ from typing import Any
 from spot_train.report.cells import grouped, rule_name, stop_name
 from spot_train.results import Cell, Curve
 
-MODES = {"real": "on real forwards", "replay": "replayed from recorded trajectories, so without wall clock"}
+MODES = {"real": "on real forwards", "replay": "replayed from recorded trajectories (no wall clock)"}
 
 
 def sentence(answers: str, rows: Sequence[Cell | Curve]) -> str:
@@ -19,8 +19,8 @@ def sentence(answers: str, rows: Sequence[Cell | Curve]) -> str:
     parts.append(f"commit rule {listed(dict.fromkeys(rule_name(row.rule) for row in rows))}")
     parts.append(f"temperature {listed(f'{value:g}' for value in sorted({row.temperature for row in rows}))}")
     parts.append(_stops({row.ignore_stop for row in rows}))
-    modes = dict.fromkeys(row.mode for row in rows if isinstance(row, Cell))
-    parts += [listed(MODES[mode] for mode in modes)] if modes else []
+    modes = {row.mode for row in rows if isinstance(row, Cell)}
+    parts += [listed(text for mode, text in MODES.items() if mode in modes)] if modes else []
     return "; ".join(parts) + "."
 
 

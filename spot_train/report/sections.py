@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from spot_infer.errors import SpotError
 from spot_train.cost_line import COST_LINE
-from spot_train.report.cells import DAGGER, grouped, pool_seeds
+from spot_train.report.cells import DAGGER, condition, grouped, pool_seeds, setting
 from spot_train.report.compare_cells import Content
 from spot_train.report.curve_suites import curves
 from spot_train.report.document import Report, Section
@@ -61,7 +61,8 @@ def build_report(rows: Sequence[Row]) -> Report:
             f"the results hold suite {unknown[0]!r}, which this version does not know; use a spot-train that has it "
             f"(known: {', '.join(SUITES)})"
         )
-    sections = tuple(_section(suite, by_suite[suite]) for suite in SUITES if suite in by_suite)
+    by_suite["main"] = [*by_suite.get("main", ()), *_oracles_of_main(rows)]
+    sections = tuple(_section(suite, by_suite[suite]) for suite in SUITES if by_suite.get(suite))
     return Report(TITLE, OPENING, sections, _closing(rows))
 
 
@@ -71,13 +72,27 @@ def _consistent(rows: Sequence[Row]) -> list[Row]:
         raise SpotError("the results hold no rows; give a file that bench has written rows to")
     kept: dict[str, Row] = {}
     for row in rows:
-        if kept.setdefault(row.key, row) != row:
+        if _figures(kept.setdefault(row.key, row)) != _figures(row):
             name = f"{row.method} D{row.budget}" if isinstance(row, Cell) else row.series
             raise SpotError(
                 f"the results hold two different rows of suite {row.suite} for {name} on {row.task} under one "
                 "condition; give only one of the files that hold it"
             )
     return list(kept.values())
+
+
+def _figures(row: Row) -> dict[str, object]:
+    """All of a row but where it came from."""
+    return row.model_dump(exclude={"provenance"})
+
+
+def _oracles_of_main(rows: Sequence[Row]) -> list[Cell]:
+    """Oracle rows of the `oracle` suite under a setting of `main`: its tables show them beside what they bound."""
+    cells = [row for row in rows if isinstance(row, Cell)]
+    settings = {setting(cell) for cell in cells if cell.suite == "main"}
+    there = {condition(cell) for cell in cells if cell.suite == "main"}
+    oracles = [cell for cell in cells if cell.suite == "oracle" and cell.method.endswith("oracle")]
+    return [cell for cell in oracles if setting(cell) in settings and condition(cell) not in there]
 
 
 def _section(suite: str, rows: Sequence[Row]) -> Section:
@@ -89,9 +104,9 @@ def _section(suite: str, rows: Sequence[Row]) -> Section:
         name=suite,
         title=title,
         opening=sentence(answers, rows),
-        tables=(*content.tables, *drawn.tables),
+        tables=(*drawn.tables, *content.tables),
         plots=(*content.plots, *drawn.plots),
-        notes=(*content.notes, *_seed_notes(cells), *_marked(cells)),
+        notes=(*content.notes, *_seed_notes(cells), *_marked(cells), *_warnings(rows)),
         commands=commands(rows),
     )
 
@@ -101,10 +116,10 @@ def _seed_notes(cells: Iterable[Cell]) -> list[str]:
     pools = [pool for pool in pool_seeds(cells) if len(pool.rows) > 1]
     if not pools:
         return []
-    words = {"nfe": "NFE's", "reduction": "the reduction's", "throughput_ratio": "throughput's"}
+    words = {"nfe": "of NFE", "reduction": "of the reduction", "throughput_ratio": "of throughput"}
     found = {name: [one for pool in pools if (one := pool.deviation(name)) is not None] for name in words}
-    parts = [f"{word} at most {max(found[name]):.2g}" for name, word in words.items() if found[name]]
-    return [f"Figures are means over seeds; the standard deviation over seeds is {listed(parts)}."]
+    parts = [f"at most {max(found[name]):.2g} {word}" for name, word in words.items() if found[name]]
+    return [f"Figures are means over seeds; over seeds, the standard deviation is {listed(parts)}."]
 
 
 def _marked(cells: Iterable[Cell]) -> list[str]:
@@ -115,6 +130,11 @@ def _marked(cells: Iterable[Cell]) -> list[str]:
         f"{reason or 'the run records no reason'}."
         for reason in (one.rstrip(".") for one in reasons)
     ]
+
+
+def _warnings(rows: Iterable[Row]) -> list[str]:
+    """What a run warned of, each once."""
+    return list(dict.fromkeys(str(row.provenance["warning"]) for row in rows if row.provenance.get("warning")))
 
 
 def _closing(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -53,7 +53,8 @@ def _rich(table: Table) -> RichTable:
         title=Text(table.title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
     for index, name in enumerate(table.columns):
-        shown.add_column(Text(name), justify="left" if index == 0 else "right")
+        header = Text(name.replace(" ", "\n"))
+        shown.add_column(header, justify="left" if index == 0 else "right", no_wrap=True)
     for index, row in enumerate(table.rows):
         closes = index + 1 in table.breaks
         shown.add_row(*(Text(one.text, style="bold" if one.best else "") for one in row), end_section=closes)
