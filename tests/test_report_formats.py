@@ -70,7 +70,19 @@ def test_any_text_survives_both_formats(names, title):
     table = Table(title, ("method", names[0]), (texts((names[1], "1")), (Value(names[0], True), Value("2"))))
     page = Page(html_table(table))
     assert page.cells == ["method", names[0], names[1], "1", names[0], "2"]
-    assert set(page.tags) <= {"figure", "figcaption", "div", "table", "thead", "tbody", "tr", "th", "td", "strong"}
+    assert set(page.tags) <= {
+        "figure",
+        "figcaption",
+        "div",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "strong",
+        "wbr",
+    }
     lines = markdown_table(table).split("\n")
     assert len(lines) == 4
     assert all(line.count("|") - len(re.findall(r"\\\|", line)) >= 3 for line in lines)

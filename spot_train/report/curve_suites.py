@@ -93,11 +93,13 @@ def _table(same: Sequence[Curve], every: Sequence[Curve]) -> Table:
             texts((one.series, *(FACTS[fact](one) for fact in varying), *(_number(values.get(x)) for x in places)))
         )
     leading = 1 + len(varying)
+    named = _named(same)
+    title = f"{same[0].x_label}: {same[0].y_label}" if named else same[0].y_label
     return Table(
-        title=f"{same[0].y_label} ({', '.join(told)})" if told else same[0].y_label,
+        title=f"{title} ({', '.join(told)})" if told else title,
         columns=("curve", *varying, *(x if isinstance(x, str) else f"{x:.3g}" for x in places)),
         rows=tuple(rows),
-        groups=(("", leading), (same[0].x_label, len(places))) if places else (),
+        groups=(("", leading), (same[0].x_label, len(places))) if places and not named else (),
         breaks=frozenset(breaks),
     )
 

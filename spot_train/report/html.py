@@ -64,9 +64,11 @@ def _section(section: Section, pictures: Mapping[str, bytes]) -> str:
 
 
 def _row(row: tuple[Value, ...], opens: bool) -> str:
+    """The first value names the row; on a narrow screen it breaks after underscores."""
     name, *rest = row
     values = "".join(f"<td>{_value(value)}</td>" for value in rest)
-    return f'<tr{" class=opens" if opens else ""}><th scope="row">{_value(name)}</th>{values}</tr>'
+    shown = _value(name).replace("_", "_<wbr>")
+    return f'<tr{" class=opens" if opens else ""}><th scope="row">{shown}</th>{values}</tr>'
 
 
 def _value(value: Value) -> str:
