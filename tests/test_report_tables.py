@@ -107,6 +107,7 @@ def test_seeds_are_pooled_and_their_spread_is_told():
     found = section(rows)
     (table,) = [one for one in found.tables if one.title.startswith("tiny")]
     assert column(table, "NFE") == ["18.0"]
+    assert column(table, "reduction (95%)") == ["2.22x (2.22–2.22)"]
     assert column(table, "throughput") == ["0.60x"]
     assert column(table, "identical") == ["4/4"]
     (note,) = [note for note in found.notes if "seeds" in note]
@@ -187,6 +188,8 @@ def test_every_section_says_what_it_answers_of_what_and_how_it_was_made():
 def test_a_cpu_run_says_what_its_wall_clock_means_and_a_replay_does_not():
     assert any("On a CPU" in text for text in build_report([real_cell()]).closing)
     assert not any("On a CPU" in text for text in build_report([cell()]).closing)
+    on_gpu = real_cell(provenance={"argv": ["spot-train"], "device": "cuda:0"})
+    assert not any("On a CPU" in text for text in build_report([on_gpu]).closing)
 
 
 def test_rows_that_contradict_each_other_are_refused_and_equal_ones_count_once():

@@ -205,7 +205,8 @@ def _stamp(materials: Materials, group: CellGroup, one: Wanted) -> dict[str, Any
     condition = group.condition
     stamp = {**materials.provenance, "target_weights": materials.attributes(condition)["target"]["weights_hash"]}
     if condition.mode == "real":
-        stamp["batch_size"] = materials.options.batch_size
+        device = materials.target(condition.target, condition.block_length).device
+        stamp |= {"batch_size": materials.options.batch_size, "device": str(device)}
     if one.drafter is not None:
         stamp["drafter_weights"] = materials.drafter_hashes[one.drafter]
         warning = materials.warning(one.drafter, condition.rule)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any, TypeVar
 
+from spot_train.bench.spread import ratio_spread
 from spot_train.results import CELL_IDENTITY, Cell
 
 ABSENT = "–"
@@ -80,9 +81,11 @@ class Pooled:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95% bootstrap interval of the reduction over prompts; over several seeds, the intervals' hull."""
-        found = [row.spread["reduction"] for row in self.rows if "reduction" in row.spread]
-        return (min(low for low, _ in found), max(high for _, high in found)) if len(found) == len(self.rows) else None
+        """95% bootstrap interval of the reduction over prompts; over several seeds a prompt's forwards are summed."""
+        if len(self.rows) == 1:
+            return self.first.spread.get("reduction")
+        control = [sum(one) for one in zip(*(row.per_prompt.draft_free_nfe for row in self.rows), strict=True)]
+        return ratio_spread(control, [sum(one) for one in zip(*(row.per_prompt.nfe for row in self.rows), strict=True)])
 
     @property
     def identical(self) -> tuple[int, int] | None:

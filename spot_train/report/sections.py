@@ -23,8 +23,9 @@ OPENING = (
     "All methods share one decoder and one verifier, so a difference is a difference in drafting. NFE is target "
     "forwards a prompt; reduction is draft-free NFE over the method's, with the 95% bootstrap interval over prompts; "
     "accepted is drafts a drafted round; throughput is tokens a second over draft-free's of the same process, measured "
-    "on real forwards only; identical counts the outputs that equal draft-free's under the same rule, with the largest "
-    "ranking gap of a first divergence where some differ; D is the budget, the most drafted states a round."
+    "on real forwards only; accuracy is over the prompts that were scored; identical counts the outputs that equal "
+    "draft-free's under the same rule, with the largest ranking gap of a first divergence where some differ; D is the "
+    "budget, the most drafted states a round."
 )
 SUITES: dict[str, tuple[str, str, Callable[[Sequence[Cell]], Content]]] = {
     "main": ("Main comparison", "How many target forwards a prompt each method needs and how fast it is", main),
