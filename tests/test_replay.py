@@ -76,7 +76,7 @@ def drafter_of(
     return drafter
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     st.integers(0, 50),
     st.sampled_from([4, 7, 8]),

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from stale_contexts import START, context_of
 
@@ -72,6 +72,7 @@ def brute_force(context: DraftContext, merged: bool) -> dict[object, float]:
         kept.append(max(reachable)[1])
 
 
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(1, 12), st.booleans(), st.sampled_from([0.0, 0.05]))
 def test_the_confidence_tree_is_brute_force_best_first(
     seed: int, count: int, budget: int, merged: bool, floor: float
