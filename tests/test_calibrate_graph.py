@@ -106,6 +106,19 @@ def test_every_selected_state_adds_most_accepted_drafts(paths: dict[RankPath, in
     assert len(chosen) == size or accepted(paths, chosen) == accepted(paths, list(counts))
 
 
+def test_a_second_way_into_a_chosen_state_counts_for_what_lies_behind_it() -> None:
+    """{(1, 0)} takes fewer roots than {(2, 0)}, but they go on into a state that is drafted already."""
+    first, second, third = ((rank, 0) for rank in range(3))
+    both = frozenset((first, second))
+    paths: dict[RankPath, int] = {
+        (frozenset((first,)), both): 9,
+        (frozenset((second,)), both): 4,
+        (frozenset((third,)),): 6,
+    }
+    chosen = select_nodes(paths, 3, "accepted", RULE)
+    assert chosen == [frozenset((first,)), both, frozenset((second,))]
+
+
 @given(random_paths(), st.integers(1, 8))
 def test_selection_by_parents_is_brute_force_greedy(paths: dict[RankPath, int], size: int) -> None:
     counts = count_nodes(paths)
