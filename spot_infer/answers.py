@@ -13,13 +13,17 @@ import torch
 from torch import Tensor
 
 from spot_infer.blocks import Commit, Step
+from spot_infer.graph import Proposal
 from spot_infer.noise import GumbelNoise
 from spot_infer.packing import Packed
+from spot_infer.rejection import accept_or_replace
 from spot_infer.table import StaleTable, split_table, stale_table
 from spot_infer.targets.protocol import Target
-from spot_infer.transition import CommitRule, Sampling, confidence, draw, ranking_values, select_slots
+from spot_infer.transition import CommitRule, Sampling, confidence, draw, pick, ranking_values, select_slots, token_law
 
 _CHUNK_ELEMENTS = 2**25
+ReadState = tuple[int, int, GumbelNoise | None]
+"""A state to read: its index in the packed forward, its block's start, the request's noise at temperature > 0."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +63,14 @@ def steps_of_states(
     answers: Answers,
     rule: CommitRule,
     sampling: Sampling,
-    states: Sequence[tuple[int, int, GumbelNoise | None]],
+    states: Sequence[ReadState],
     committed: Mapping[int, int] | None = None,
+    proposals: Mapping[int, Proposal] | None = None,
 ) -> dict[int, Step]:
-    """The transition at each of `states`: (state index, its block's start, the request's noise at T > 0).
+    """The transition at each of `states`.
 
     `committed`: commits in a state's block since it opened, by state index, for a rule that asks; 0 where missing.
+    `proposals`, of the states that have one, are accepted or replaced by rejection sampling (paper appendix B).
     """
     committed = committed or {}
     chosen: list[tuple[int, int, int]] = []
@@ -80,7 +86,12 @@ def steps_of_states(
     else:
         noise_of = {state: noise for state, _, noise in states}
         noises = [noise_of[state] for state, _, _ in chosen]
-        tokens = _draw_rows(target, hidden, [row for _, row, _ in chosen], positions, noises, sampling)[0].tolist()
+        known = [(proposals or {}).get(state) for state, _, _ in chosen]
+        links = [
+            one if one is not None and one.commit.position == position else None
+            for one, position in zip(known, positions, strict=True)
+        ]
+        tokens = _draw_rows(target, hidden, [row for _, row, _ in chosen], positions, noises, sampling, links)
     steps: dict[int, set[Commit]] = {}
     for (state, _, _), position, token in zip(chosen, positions, tokens, strict=True):
         steps.setdefault(state, set()).add(Commit(position, token))
@@ -94,15 +105,18 @@ def _draw_rows(
     positions: list[int],
     noises: Sequence[GumbelNoise | None],
     sampling: Sampling,
-) -> tuple[Tensor, Tensor]:
+    links: Sequence[Proposal | None],
+) -> list[int]:
+    """The tokens committed at `rows` of hidden; a row's link, if any, is a proposal for its position."""
     forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
-    drawn: list[tuple[Tensor, Tensor]] = []
+    tokens: list[int] = []
     size = chunk_rows(target.spec.vocab_size)
     for first in range(0, len(rows), size):
-        picked = hidden[rows[first : first + size]]
-        noise = _noise_rows(noises[first : first + size], positions[first : first + size]).to(hidden.device)
-        drawn.append(draw(target.logits(picked), noise, sampling, forbidden))
-    return torch.cat([token for token, _ in drawn]), torch.cat([logprob for _, logprob in drawn])
+        part = slice(first, first + size)
+        log_law = token_law(target.logits(hidden[rows[part]]), sampling, forbidden)
+        noise = _noise_rows(noises[part], positions[part]).to(hidden.device)
+        tokens += accept_or_replace(log_law, pick(log_law, noise), noise, links[part]).tolist()
+    return tokens
 
 
 def _noise_rows(noises: Sequence[GumbelNoise | None], positions: Sequence[int]) -> Tensor:
@@ -115,12 +129,12 @@ def read_tables(
     packed: Packed,
     hidden: Tensor,
     sampling: Sampling,
-    states: Sequence[tuple[int, int, GumbelNoise | None]],
+    states: Sequence[ReadState],
 ) -> list[StaleTable]:
-    """The stale tables of `states` (state index, its block's start, the request's noise at T > 0), in that order."""
+    """The stale tables of `states`, in that order."""
     forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
     tables: list[StaleTable] = []
-    group: list[tuple[int, int, GumbelNoise | None]] = []
+    group: list[ReadState] = []
     limit = chunk_rows(target.spec.vocab_size)
 
     def flush() -> None:

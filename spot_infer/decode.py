@@ -17,17 +17,18 @@ from typing import TypeVar
 
 import torch
 
-from spot_infer.answers import read_answers, read_tables, steps_of_states
+from spot_infer.answers import read_answers, read_tables
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
 from spot_infer.packing import Packed, RowStates, lineage, pack, resolve_layout
+from spot_infer.rejection import draw_tokens
 from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
 from spot_infer.requests import DecodeSettings, Request, Round, check_settings
 from spot_infer.rows import Row, open_row
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
-from spot_infer.verify import distribution_preserving, verify
+from spot_infer.verify import distribution_preserving, shared_sampling, target_steps, verify
 
 Outcome = TypeVar("Outcome")
 
@@ -123,6 +124,7 @@ def _propose(rows: list[Row], settings: DecodeSettings, drafter: Drafter | None)
     if drafter is None or settings.budget == 0:
         return graphs
     crosses = settings.boundary == "fused" or looks_ahead(drafter)
+    shared = shared_sampling(settings)
     contexts = {
         index: DraftContext(
             request=row.request,
@@ -130,8 +132,8 @@ def _propose(rows: list[Row], settings: DecodeSettings, drafter: Drafter | None)
             tables=tuple(row.tables),
             budget=settings.budget,
             floor=settings.floor,
-            temperature=settings.sampling.temperature,
-            noise=row.noise,
+            temperature=shared.temperature,
+            noise=row.noise if shared.temperature > 0 else None,
             completes=crosses and not row.last_block,
             next_table=row.next_table,
         )
@@ -145,6 +147,9 @@ def _propose(rows: list[Row], settings: DecodeSettings, drafter: Drafter | None)
     proposed = drafter.propose(list(contexts.values()))
     share = (time.perf_counter() - started) / len(contexts)
     for index, graph in zip(contexts, proposed, strict=True):
+        noise = rows[index].noise
+        if noise is not None and settings.verifier_in_force == "rejection":
+            graph = draw_tokens(graph, contexts[index], settings.sampling, noise.seed)
         graphs[index] = graph
         stats = rows[index].stats
         stats.drafted += len(graph)
@@ -216,7 +221,14 @@ def _advance(
     ]
     reading = [(replica, state.start, row.noise) for replica, row, state in places]
     committed = {replica: row.committed_in(state) for replica, row, state in places}
-    transitions = steps_of_states(target, packed, hidden, answers, settings.rule, settings.sampling, reading, committed)
+    drafted = {
+        packed.row_states[index] + replica: (graph, node)
+        for index, (graph, laid) in enumerate(zip(graphs, forward.laid, strict=True))
+        if graph is not None
+        for node, replica in enumerate(laid.of_node)
+        if replica is not None
+    }
+    transitions, ends = target_steps(target, packed, hidden, answers, settings, reading, drafted, committed)
     drafts = drafter is not None and settings.budget > 0
     rounds: list[Round] = []
     reads: list[list[int]] = []
@@ -229,7 +241,8 @@ def _advance(
             continue
         first, root = packed.row_states[index], row.state
         known = [None if replica is None else transitions[first + replica] for replica in laid.of_node]
-        steps, nodes = verify(graphs[index] or DraftGraph(), known)
+        closing = [node for node, replica in enumerate(laid.of_node) if replica is not None and first + replica in ends]
+        steps, nodes = verify(graphs[index] or DraftGraph(), known, closing)
         steps, final, result = row.apply(target, steps, settings)
         rounds.append(Round(row.request, root, graphs[index], tuple(steps), (), final, result))
         passed = [replica for node in nodes[: len(steps)] if (replica := laid.of_node[node]) is not None]
@@ -244,7 +257,7 @@ def _advance(
         for index, (laid, read) in enumerate(zip(forward.laid, reads, strict=True))
         for replica in read
     ]
-    tables = iter(read_tables(target, packed, hidden, settings.sampling, wanted) if wanted else ())
+    tables = iter(read_tables(target, packed, hidden, shared_sampling(settings), wanted) if wanted else ())
     return [
         _with_tables(row, round_, {replica: next(tables) for replica in read}, laid)
         for row, round_, read, laid in zip(rows, rounds, reads, forward.laid, strict=True)

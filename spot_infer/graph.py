@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spot_infer.blocks import BlockState, Commit, Step
 from spot_infer.noise import GumbelNoise
 from spot_infer.table import StaleTable
@@ -17,12 +20,27 @@ from spot_infer.table import StaleTable
 Key = frozenset[Commit] | tuple[Step, ...]
 
 
+@dataclass(frozen=True)
+class Proposal:
+    """A commit drafted from a node with the law q that its token was drawn from (paper equation 12).
+
+    tokens int64 [k], probabilities float64 [k] summing to 1: q at the commit's position. uniform: the number in (0, 1)
+    that decides whether it is accepted.
+    """
+
+    commit: Commit
+    tokens: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+    uniform: float
+
+
 @dataclass
 class DraftGraph:
     """Drafted states in an order in which a parent always stands before its children; node 0 is the root.
 
     commits[i] is the set of commits between the root and node i, masses[i] the probability, as the drafter sees it,
-    that the target's trajectory passes through node i. `merged` says how nodes are keyed.
+    that the target's trajectory passes through node i. `merged` says how nodes are keyed. proposals, for rejection
+    sampling only: the drafted link out of a node.
     """
 
     merged: bool = True
@@ -32,6 +50,7 @@ class DraftGraph:
     index: dict[Key, int] = field(default_factory=dict)
     calls: int = 0
     states_scored: int = 0
+    proposals: dict[int, Proposal] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.keys:
@@ -69,7 +88,8 @@ class DraftContext:
     """All a drafter may read. state: the root; tables: most recent first, at least one.
 
     tables[0] is the stale table, computed at the root's predecessor: its slots hold all of the root's masked slots.
-    budget, floor: most drafted states and smallest mass; temperature, noise: of the request, noise None at 0.
+    budget, floor: most drafted states and smallest mass; temperature, noise: of the draws that the drafter can share
+    with the target; 0 and None where there are none, at temperature 0 and under verifiers other than `coupled`.
     completes: a state that fills the block is worth drafting, since another block follows; its commits may be followed
     by commits in that block. next_table: for a drafter with `looks_ahead`, the table of the next block, all masked,
     behind the newest root that a forward has seen; None in the last block and in a round with none at hand.

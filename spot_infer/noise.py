@@ -26,8 +26,19 @@ def gumbel_row(seed: int, position: int, vocab_size: int) -> NDArray[np.float64]
 
 def gumbel_of(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     """Gumbel(0, 1) draws from uniform 64-bit words, shape kept; finite for every word."""
-    uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return -np.log(-np.log(uniform))
+    return -np.log(-np.log(_uniform(words)))
+
+
+def uniforms(seed: int, position: int, count: int) -> NDArray[np.float64]:
+    """Uniform draws [count] in (0, 1) of one absolute position, independent of its Gumbel row: the generator's key is
+    a hash of the seed."""
+    name = hashlib.sha256(f"{seed & _MASK64}:uniforms".encode()).digest()
+    key = np.array([int.from_bytes(name[:8], "little"), position], dtype=np.uint64)
+    return _uniform(np.random.Philox(key=key).random_raw(count))
+
+
+def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
+    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 class GumbelNoise:

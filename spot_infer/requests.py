@@ -47,6 +47,11 @@ class DecodeSettings:
     boundary: Boundary = "separate"
     verifier: Verifier = "coupled"
 
+    @property
+    def verifier_in_force(self) -> Verifier:
+        """All verifiers are one where nothing is drawn or nothing is drafted."""
+        return self.verifier if self.sampling.temperature > 0 and self.budget > 0 else "coupled"
+
 
 def check_settings(settings: DecodeSettings) -> None:
     """Raise SpotError for settings under which no request can be decoded."""
@@ -57,8 +62,13 @@ def check_settings(settings: DecodeSettings) -> None:
             f"budget is {settings.budget} and batch_size is {settings.batch_size}; use a budget of at least 0 and a "
             "batch size of at least 1"
         )
-    if settings.verifier != "coupled":
-        raise SpotError(f"verifier is {settings.verifier!r}; use coupled")
+    if settings.verifier not in get_args(Verifier):
+        raise SpotError(f"verifier is {settings.verifier!r}; use {', '.join(get_args(Verifier))}")
+    if settings.verifier_in_force == "rejection" and settings.rule.selection != "one":
+        raise SpotError(
+            f"verifier is rejection and rule.selection is {settings.rule.selection}; rejection sampling decides one "
+            "commit at a time: use rule.selection one or another verifier"
+        )
     if settings.boundary not in get_args(Boundary):
         raise SpotError(f"boundary is {settings.boundary!r}; use {', '.join(get_args(Boundary))}")
 

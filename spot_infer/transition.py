@@ -202,13 +202,26 @@ def draw(logits: Tensor, noise: Tensor, sampling: Sampling, forbidden_ids: Tenso
     logits [M, V], noise [M, V] (float64), sampling.temperature > 0. Returns the drawn token [M] int64 (lowest id
     among ties) and its log-probability [M] under the filtered, renormalised law.
     """
-    scaled = logits.to(torch.float64).index_fill(-1, forbidden_ids, -torch.inf) / sampling.temperature
-    log_law = torch.log_softmax(filter_logits(scaled, sampling), dim=-1)
-    perturbed = log_law + noise
-    token_ids = torch.arange(logits.shape[-1], device=logits.device)
-    largest = perturbed.max(dim=-1, keepdim=True).values
-    token = torch.where(perturbed == largest, token_ids, logits.shape[-1]).min(dim=-1).values
+    log_law = token_law(logits, sampling, forbidden_ids)
+    token = pick(log_law, noise)
     return token, log_law.gather(-1, token[:, None]).squeeze(-1)
+
+
+def token_law(logits: Tensor, sampling: Sampling, forbidden_ids: Tensor) -> Tensor:
+    """The law that tokens are drawn from at temperature > 0: log-probabilities float64 [M, V] of logits [M, V].
+
+    Forbidden tokens have none; filtered and renormalised.
+    """
+    scaled = logits.to(torch.float64).index_fill(-1, forbidden_ids, -torch.inf) / sampling.temperature
+    return torch.log_softmax(filter_logits(scaled, sampling), dim=-1)
+
+
+def pick(log_law: Tensor, noise: Tensor) -> Tensor:
+    """Draw from log-probabilities [M, V], up to a constant a row, with Gumbel noise [M, V]: tokens [M] int64."""
+    perturbed = log_law + noise
+    token_ids = torch.arange(log_law.shape[-1], device=log_law.device)
+    largest = perturbed.max(dim=-1, keepdim=True).values
+    return torch.where(perturbed == largest, token_ids, log_law.shape[-1]).min(dim=-1).values
 
 
 def filter_logits(scaled: Tensor, sampling: Sampling) -> Tensor:

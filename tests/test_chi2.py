@@ -1,8 +1,10 @@
-"""Sampling at T > 0 follows the enumerated law of a two-slot target, with and without a drafter (paper equation 4)."""
+"""Sampling at T > 0 follows the enumerated law of a small block, draft-free and drafted, under every exact verifier
+(paper equation 4, propositions 2 and 3), and greedy match does not."""
 
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -14,49 +16,55 @@ from slow_decoder import fake_full_logits
 
 from spot_infer.blocks import Commit, Step
 from spot_infer.decode import decode
+from spot_infer.drafters import ChainDrafter
 from spot_infer.graph import Drafter
-from spot_infer.requests import DecodeSettings, Request
+from spot_infer.requests import DecodeSettings, Request, Verifier
 from spot_infer.transition import Sampling, confidence, filter_logits
 
-PROMPT = (3, 1)
+PROMPT = (2, 1, 2)
 SAMPLES = 1500
-TARGET = FakeTarget(seed=23, block_length=2, vocab_size=5, stop_ids=(), strength=1.5)
-MASK = TARGET.spec.mask_id
+TWO_SLOTS = FakeTarget(seed=23, block_length=2, vocab_size=5, stop_ids=(), strength=1.5)
+THREE_SLOTS = FakeTarget(seed=28, block_length=3, vocab_size=4, stop_ids=(), strength=1.0)
+SAMPLINGS = [Sampling(1.0), Sampling(1.5, top_k=3, top_p=0.95)]
 
 
-def enumerated(sampling: Sampling) -> dict[tuple[Step, ...], float]:
-    """Probability of every trajectory of the block at [2, 4), from the definition."""
-    full_logits = fake_full_logits(TARGET)
-    forbidden = torch.tensor([MASK])
+@cache
+def enumerated(target: int, sampling: Sampling) -> dict[tuple[Step, ...], float]:
+    """Probability of every trajectory of the block after `target` prompt tokens (its block length), by definition."""
+    fake = {2: TWO_SLOTS, 3: THREE_SLOTS}[target]
+    full_logits = fake_full_logits(fake)
+    mask = fake.spec.mask_id
+    forbidden = torch.tensor([mask])
+    outcomes: dict[tuple[Step, ...], float] = {}
 
-    def law(tokens: list[int]) -> tuple[int, list[float]]:
-        masked = [p for p in (2, 3) if tokens[p] == MASK]
+    def walk(tokens: list[int], steps: tuple[Step, ...], probability: float) -> None:
+        masked = [position for position, token in enumerate(tokens) if token == mask]
+        if not masked:
+            outcomes[steps] = probability
+            return
         logits = full_logits(tokens)[masked]
         chosen = int(confidence(logits, forbidden)[0].argmax())
         scaled = logits[chosen : chosen + 1].index_fill(-1, forbidden, -torch.inf) / sampling.temperature
-        return masked[chosen], filter_logits(scaled, sampling).softmax(-1)[0].tolist()
+        law = filter_logits(scaled, sampling).softmax(-1)[0].tolist()
+        for token in range(mask):
+            after = list(tokens)
+            after[masked[chosen]] = token
+            walk(after, (*steps, frozenset([Commit(masked[chosen], token)])), probability * law[token])
 
-    outcomes: dict[tuple[Step, ...], float] = {}
-    first, first_law = law([*PROMPT, MASK, MASK])
-    for a in range(MASK):
-        tokens = [*PROMPT, MASK, MASK]
-        tokens[first] = a
-        second, second_law = law(tokens)
-        for b in range(MASK):
-            steps = (frozenset([Commit(first, a)]), frozenset([Commit(second, b)]))
-            outcomes[steps] = first_law[a] * second_law[b]
+    walk([*PROMPT[:target], *[mask] * target], (), 1.0)
     return outcomes
 
 
-@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(1.5, top_k=3, top_p=0.95)])
-@pytest.mark.parametrize("drafter", [None, HugeDrafter(merged=True)], ids=["draft-free", "drafted"])
-def test_trajectories_follow_the_enumerated_law(sampling: Sampling, drafter: Drafter | None) -> None:
-    expected = enumerated(sampling)
+def excess(block: int, settings: DecodeSettings, drafter: Drafter | None) -> tuple[float, int]:
+    """How many standard deviations the chi-square statistic lies above its mean, and the drafts accepted."""
+    fake = {2: TWO_SLOTS, 3: THREE_SLOTS}[block]
+    expected = enumerated(block, settings.sampling)
     assert sum(expected.values()) == pytest.approx(1)
-    settings = DecodeSettings(max_new_tokens=2, sampling=sampling, budget=4 if drafter else 0, batch_size=200)
     steps: dict[int, tuple[Step, ...]] = dict.fromkeys(range(SAMPLES), ())
-    for round_ in decode(TARGET, [Request(PROMPT, seed) for seed in steps], settings, drafter):
+    accepted = 0
+    for round_ in decode(fake, [Request(PROMPT[:block], seed) for seed in steps], settings, drafter):
         steps[round_.request] += round_.steps
+        accepted += round_.result.stats.accepted if round_.result else 0
     counts = Counter(steps.values())
     possible = {steps: p for steps, p in expected.items() if p > 0}
     assert set(counts) <= set(possible)
@@ -67,13 +75,33 @@ def test_trajectories_follow_the_enumerated_law(sampling: Sampling, drafter: Dra
         seen, mean = np.append(seen[~rare], seen[rare].sum()), np.append(mean[~rare], mean[rare].sum())
     freedom = len(mean) - 1
     assert freedom >= 7
-    statistic = float(((seen - mean) ** 2 / mean).sum())
-    assert statistic < freedom + 4.0 * np.sqrt(2 * freedom)
+    return float((((seen - mean) ** 2 / mean).sum() - freedom) / np.sqrt(2 * freedom)), accepted
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("drafter", [None, HugeDrafter(merged=True)], ids=["draft-free", "drafted"])
+def test_trajectories_follow_the_enumerated_law(sampling: Sampling, drafter: Drafter | None) -> None:
+    settings = DecodeSettings(max_new_tokens=2, sampling=sampling, budget=4 if drafter else 0, batch_size=200)
+    assert excess(2, settings, drafter)[0] < 4
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("verifier", ["coupled", "uncoupled", "rejection", "greedy"])
+def test_only_greedy_match_leaves_the_law(verifier: Verifier, sampling: Sampling) -> None:
+    """Three slots: the first commits draft-free, one is drafted from its table, the last is the target's own."""
+    settings = DecodeSettings(max_new_tokens=3, sampling=sampling, budget=1, batch_size=200, verifier=verifier)
+    deviations, accepted = excess(3, settings, ChainDrafter())
+    assert accepted > SAMPLES / 4
+    if verifier == "greedy":
+        assert deviations > 20
+    else:
+        assert deviations < 4
 
 
 def test_the_target_makes_the_order_and_the_second_law_depend_on_the_first_token() -> None:
-    expected = enumerated(Sampling(1.0))
-    laws = [[expected[steps] for steps in expected if next(iter(steps[0])).token == a] for a in range(MASK)]
-    for a, b in product(range(MASK), range(MASK)):
+    expected = enumerated(2, Sampling(1.0))
+    tokens = range(TWO_SLOTS.spec.mask_id)
+    laws = [[expected[steps] for steps in expected if next(iter(steps[0])).token == a] for a in tokens]
+    for a, b in product(tokens, tokens):
         if a != b:
             assert not np.allclose(np.array(laws[a]) / sum(laws[a]), np.array(laws[b]) / sum(laws[b]), atol=0.02)
