@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from spot_infer.decode import decode
 from spot_infer.errors import SpotError
@@ -17,7 +21,7 @@ from spot_infer.requests import Boundary, DecodeSettings, Request, Result, Round
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]] | torch.Tensor | NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -92,19 +96,20 @@ class Delta:
 
 
 def generate(
-    target: Target, prompts: Prompt | Sequence[Prompt], config: GenerationConfig, drafter: Drafter | None = None
+    target: Target, prompts: Prompt | Iterable[Prompt], config: GenerationConfig, drafter: Drafter | None = None
 ) -> list[Result]:
     """Decode every prompt; `config.n` results a prompt, in prompt order. Drafted and draft-free return the same tokens.
 
-    A string is one user message through the target's chat template; lists of messages and of token ids are taken as
-    they are. Raises SpotError before the first forward where a prompt can't be decoded.
+    A string is one user message through the target's chat template; a list of messages is taken as it is, and so are
+    token ids in a list or in an array or tensor of one dimension. `prompts` is one prompt or any iterable of them.
+    Raises SpotError before the first forward where a prompt can't be decoded.
     """
     done = [round_.result for round_ in rounds(target, prompts, config, drafter) if round_.result is not None]
     return sorted(done, key=lambda result: result.request)
 
 
 def rounds(
-    target: Target, prompts: Prompt | Sequence[Prompt], config: GenerationConfig, drafter: Drafter | None = None
+    target: Target, prompts: Prompt | Iterable[Prompt], config: GenerationConfig, drafter: Drafter | None = None
 ) -> Iterator[Round]:
     """The same decoding, forward by forward. `Round.request` is prompt index * n + sample."""
     if message := rule_mismatch(drafter, config.rule):
@@ -134,7 +139,7 @@ def _rule_name(rule: CommitRule) -> str:
 
 
 def stream(
-    target: Target, prompts: Prompt | Sequence[Prompt], config: GenerationConfig, drafter: Drafter | None = None
+    target: Target, prompts: Prompt | Iterable[Prompt], config: GenerationConfig, drafter: Drafter | None = None
 ) -> Iterator[Delta]:
     """The same decoding as spans that are final: text is held back while a stop string or a character is incomplete."""
     stop = config.settings(False).stop
@@ -156,8 +161,8 @@ def stream(
 
 def encode_prompt(target: Target, prompt: Prompt, raw: bool = False) -> tuple[int, ...]:
     """Token ids of one prompt. Raises SpotError where it is empty or needs a tokenizer or template that is missing."""
-    if not isinstance(prompt, str) and all(isinstance(item, Integral) for item in prompt):
-        return tuple(int(item) for item in prompt if isinstance(item, Integral))
+    if (ids := _token_ids(prompt)) is not None:
+        return ids
     if target.tokenizer is None:
         raise SpotError(f"target {target.spec.name} has no tokenizer; pass prompts as token ids")
     if isinstance(prompt, str) and not prompt.strip():
@@ -183,10 +188,33 @@ def _message(item: object) -> dict[str, str]:
     return {str(key): value for key, value in item.items()}
 
 
-def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], Integral | Mapping)):
+def _as_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
+    """`prompts` as a list: one prompt where it is text, a list of messages, or token ids in a list, array or tensor."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if isinstance(prompts, bytes | bytearray | Mapping) or not isinstance(prompts, Iterable):
+        raise SpotError(
+            f"prompts is {type(prompts).__name__}; give text, a list of messages, token ids, or a list of these"
+        )
+    if isinstance(prompts, torch.Tensor | np.ndarray) and prompts.ndim == 1:
         return [prompts]  # type: ignore[list-item]
-    return prompts  # type: ignore[return-value]
+    items = list(prompts)
+    return [items] if items and isinstance(items[0], Integral | Mapping) else items  # type: ignore[list-item, return-value]
+
+
+def _token_ids(prompt: object) -> tuple[int, ...] | None:
+    """The ids of a prompt given as token ids, None for text and messages. Raises SpotError for anything else."""
+    if isinstance(prompt, torch.Tensor | np.ndarray):
+        ids = prompt.tolist()
+        if prompt.ndim != 1 or not all(type(token) is int for token in ids):
+            shape = tuple(prompt.shape)
+            raise SpotError(f"a prompt is a {prompt.dtype} array of shape {shape}; give one row of whole numbers")
+        return tuple(ids)
+    if not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray):
+        raise SpotError(f"a prompt is {type(prompt).__name__}; give text, a list of messages or token ids")
+    if isinstance(prompt, str) or not all(isinstance(item, Integral) for item in prompt):
+        return None
+    return tuple(int(item) for item in prompt)
 
 
 def _settled(text: str, stop: Sequence[str]) -> str:

@@ -76,23 +76,28 @@ def decode(
 
 
 def check_requests(spec: TargetSpec, requests: Sequence[Request], settings: DecodeSettings) -> None:
-    """Refuse requests that can't be decoded, before any forward."""
+    """Refuse requests that can't be decoded, before any forward; the error names the request by its index."""
     for index, request in enumerate(requests):
-        length = len(request.prompt_ids)
-        if not length:
-            raise SpotError(f"prompt {index} is empty; give it at least one token")
-        if spec.mask_id in request.prompt_ids:
-            raise SpotError(
-                f"prompt {index} holds the mask token (id {spec.mask_id}), which would be decoded as a hole; remove it"
-            )
-        if bad := next((token for token in request.prompt_ids if not 0 <= token < spec.vocab_size), None):
-            raise SpotError(f"prompt {index} holds token id {bad}; the target's ids are 0..{spec.vocab_size - 1}")
-        end = spec.blocks_end(length, settings.max_new_tokens)
-        if end > spec.max_positions:
-            raise SpotError(
-                f"prompt {index} has {length} tokens and max_new_tokens is {settings.max_new_tokens}: {end} positions "
-                f"in whole blocks, but the target holds {spec.max_positions}; shorten one of them"
-            )
+        if fault := request_fault(spec, request, settings.max_new_tokens):
+            raise SpotError(f"prompt {index} {fault}")
+
+
+def request_fault(spec: TargetSpec, request: Request, max_new_tokens: int) -> str | None:
+    """What is wrong with a request and what to do, as a sentence that lacks its subject; None where nothing is."""
+    length = len(request.prompt_ids)
+    if not length:
+        return "is empty; give it at least one token"
+    if spec.mask_id in request.prompt_ids:
+        return f"holds the mask token (id {spec.mask_id}), which would be decoded as a hole; remove it"
+    if bad := next((token for token in request.prompt_ids if not 0 <= token < spec.vocab_size), None):
+        return f"holds token id {bad}; the target's ids are 0..{spec.vocab_size - 1}"
+    end = spec.blocks_end(length, max_new_tokens)
+    if end > spec.max_positions:
+        return (
+            f"has {length} tokens and max_new_tokens is {max_new_tokens}: {end} positions in whole blocks, but the "
+            f"target holds {spec.max_positions}; shorten one of them"
+        )
+    return None
 
 
 def _admit(

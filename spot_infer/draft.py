@@ -31,14 +31,15 @@ def search(
     hypotheses: Sequence[Hypotheses],
     merged: bool = True,
     orders: Sequence[Sequence[int]] | None = None,
+    width: int | None = None,
 ) -> list[DraftGraph]:
     """One draft graph a context. m(child) = m(parent) * q(slot) * p(token), equation 3; merged states add masses.
 
     orders: for each context the slots of its table, as indices, in the order that equally heavy ones are drafted in;
-    by default ascending.
+    by default ascending. width: most children of a state, 1 for a chain; None for as many as the budget allows.
     """
     searches = [
-        _Search(context, options, merged, range(len(options)) if orders is None else orders[index])
+        _Search(context, options, merged, range(len(options)) if orders is None else orders[index], width)
         for index, (context, options) in enumerate(zip(contexts, hypotheses, strict=True))
     ]
     while True:
@@ -55,8 +56,16 @@ def search(
 class _Search:
     """One context's candidates: every edge found so far, and the kept states among them."""
 
-    def __init__(self, context: DraftContext, hypotheses: Hypotheses, merged: bool, order: Sequence[int]) -> None:
+    def __init__(
+        self,
+        context: DraftContext,
+        hypotheses: Hypotheses,
+        merged: bool,
+        order: Sequence[int],
+        width: int | None,
+    ) -> None:
         self.context = context
+        self.width = context.budget if width is None else width
         self.merged = merged
         table_slots = context.tables[0].slots.tolist()
         self.options = [
@@ -90,7 +99,7 @@ class _Search:
 
     def expand(self, key: Key, scores: NDArray[np.float64]) -> None:
         weights = scores[self.option_index] * self.option_probability
-        best = np.argsort(-weights, kind="stable")[: self.context.budget]
+        best = np.argsort(-weights, kind="stable")[: self.width]
         edges: list[tuple[Key, Step, float]] = []
         for option in best.tolist():
             weight = float(weights[option])

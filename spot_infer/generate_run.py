@@ -16,7 +16,8 @@ from rich.progress import track
 
 from spot_infer.api import GenerationConfig, encode_prompt, rule_mismatch
 from spot_infer.checkpoint import load_drafter
-from spot_infer.decode import check_requests, decode
+from spot_infer.decode import decode, request_fault
+from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.live import LiveView, live_frames
@@ -71,13 +72,16 @@ def load_run(
     if threads is not None:
         torch.set_num_threads(threads)
     loaded = load_target(packaged(TARGET) if target is None else target, **loading)
-    chosen = None
+    chosen: OrderDrafter | None = None
     if not draft_free and (drafter is not None or target is None):
         chosen = load_drafter(packaged(DRAFTER) if drafter is None else drafter).to(device=loaded.device)
     elif not draft_free:
         _note("no --drafter was given for this target, so decoding is draft-free")
     if chosen is not None and (mismatch := rule_mismatch(chosen, config.rule)):
         _note(mismatch)
+    if chosen is not None and config.settings(drafted=True).verifier_in_force == "rejection":
+        chosen = chosen.as_chain()
+        _note("rejection sampling verifies chains, so the drafter drafts no branches")
     name = None if chosen is None else drafter or DRAFTER
     return Run(loaded, chosen, config, target or TARGET, name)
 
@@ -88,14 +92,14 @@ def _note(text: str) -> None:
 
 def _samples(run: Run, prompts: Prompts) -> list[Sample]:
     """Every row's samples, each checked; an error names the line it comes from."""
-    settings = run.config.settings(run.drafter is not None)
     samples = []
     for row in prompts.rows:
         try:
             ids = encode_prompt(run.target, row.prompt, run.config.raw)
-            check_requests(run.target.spec, [Request(ids)], settings)
         except SpotError as error:
             raise SpotError(f"{prompts.source} {row.line}: {error}") from error
+        if fault := request_fault(run.target.spec, Request(ids), run.config.max_new_tokens):
+            raise SpotError(f"{prompts.source} {row.line} {fault}")
         for number in range(run.config.n):
             samples.append(Sample(row.id, number, Request(ids, request_seed(run.config.seed, ids, number))))
     return samples

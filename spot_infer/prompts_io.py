@@ -53,7 +53,7 @@ def read_prompts(path: Path) -> Prompts:
     """
     try:
         content = path.read_bytes()
-        lines = content.decode("utf-8").split("\n")
+        lines = content.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise SpotError(f"{path} can't be read ({error.strerror}); pass a JSONL file of prompts") from error
     except UnicodeDecodeError as error:
@@ -88,7 +88,7 @@ def _row(path: Path, number: int, text: str, index: int) -> PromptRow:
     if not good:
         raise SpotError(f"{where}: {kinds[0]} is {value!r}; expected {wanted}")
     name = fields.get("id", index)
-    if not isinstance(name, str | int):
+    if not isinstance(name, str | int) or isinstance(name, bool):
         raise SpotError(f"{where}: id is {name!r}; use a string or a whole number")
     return PromptRow(name, value, number)
 

@@ -197,12 +197,15 @@ def compare(
     budget: Annotated[
         list[int] | None, typer.Option("--budget", min=1, help="Repeatable; default the recipe's decode.budget.")
     ] = None,
+    verifier: Annotated[
+        str | None, typer.Option(help="coupled, uncoupled, greedy or rejection; default the recipe's decode.verifier.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the rows to this JSONL file.")] = None,
     allow_code_execution: AllowCodeOption = False,
     set_: SetOption = None,
 ) -> None:
     """Decode a task draft-free and drafted, side by side, and print one table."""
-    values = _recipe(recipe, set_)
+    values = _recipe(recipe, set_, {"decode.verifier": verifier})
     from dataclasses import replace
 
     from rich.console import Console
@@ -229,6 +232,7 @@ def compare(
             pad=values.decode.pad,
             layout=values.decode.layout,
             boundary=values.decode.boundary,
+            verifier=values.decode.verifier,
         ),
         budgets=tuple(budget or [values.decode.budget]),
         seed=values.collect.seed,

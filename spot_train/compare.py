@@ -19,6 +19,7 @@ from spot_infer.graph import DraftContext, Drafter, DraftGraph
 from spot_infer.requests import Boundary, DecodeSettings, Request, Result, Verifier
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import Target
+from spot_infer.verify import same_tokens
 
 Scorer = Callable[[int, str], bool]
 """(request index, generated text) -> solved."""
@@ -40,7 +41,8 @@ class Method:
 
     @property
     def label(self) -> str:
-        return self.name if self.drafter is None else f"{self.name} D{self.budget}"
+        shown = self.name if self.verifier == "coupled" else f"{self.name} {self.verifier}"
+        return self.name if self.drafter is None else f"{shown} D{self.budget}"
 
 
 @dataclass
@@ -94,14 +96,7 @@ def _run_batch(
 ) -> None:
     method = run.method
     drafter = _Numbered(method.drafter, first) if isinstance(method.drafter, OracleDrafter) else method.drafter
-    chosen = replace(
-        settings,
-        budget=method.budget if method.drafter else 0,
-        floor=method.floor,
-        pad=method.pad,
-        verifier=method.verifier,
-        boundary=method.boundary,
-    )
+    chosen = _settings_of(method, settings)
     started = time.perf_counter()
     rounds = list(decode(target, requests, chosen, drafter, record))
     run.batch_s[first] = time.perf_counter() - started
@@ -125,10 +120,29 @@ class _Numbered:
         return self.oracle.propose([replace(one, request=one.request + self.first) for one in contexts])
 
 
+def _settings_of(method: Method, settings: DecodeSettings) -> DecodeSettings:
+    return replace(
+        settings,
+        budget=method.budget if method.drafter else 0,
+        floor=method.floor,
+        pad=method.pad,
+        verifier=method.verifier,
+        boundary=method.boundary,
+    )
+
+
+def promises_same_tokens(method: Method, settings: DecodeSettings) -> bool:
+    """Whether the method returns the control's tokens, up to rounding, and not only its law."""
+    return same_tokens(_settings_of(method, settings))
+
+
 def divergences(
     target: Target, requests: Sequence[Request], control: MethodRun, run: MethodRun, settings: DecodeSettings
 ) -> dict[int, Divergence]:
-    """Requests whose output differs from the control's, each with its first divergence."""
+    """Requests whose output differs from the control's, each with its first divergence; none are looked for where the
+    method's verifier promises no more than the control's law."""
+    if not promises_same_tokens(run.method, settings):
+        return {}
     found: dict[int, Divergence] = {}
     for index, request in enumerate(requests):
         if control.results[index].tokens != run.results[index].tokens:
@@ -166,7 +180,7 @@ def summarise(
         "accepted": run.total("accepted") / rounds if rounds else 0.0,
         "throughput_ratio": (run.tokens / run.wall_s) / (control.tokens / control.wall_s),
         "accuracy": sum(solved.values()) / len(solved) if solved else None,
-        "identical": n - len(differing),
+        "identical": n - len(differing) if promises_same_tokens(run.method, settings) else None,
         "divergences": [
             {"prompt": index, "step": one.step, "kind": one.kind, "gap": one.gap} for index, one in differing.items()
         ],

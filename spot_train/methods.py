@@ -62,7 +62,7 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "confidence_tree": {"merged": (bool,), "runner_up_below": (int, float), "drawn_confidence": (bool,)},
     "trajectory_tree": {"width": (int,), "depth": (int,), "drawn_confidence": (bool,)},
     "calibrated_graph": {"prune_below": (int, float), "drawn_confidence": (bool,)},
-    "spot": {"merged": (bool,), "tau": (int, float), "runner_up_below": (int, float)},
+    "spot": {"merged": (bool,), "tau": (int, float), "runner_up_below": (int, float), "chain": (bool,)},
     "position_oracle": {},
     "token_oracle": {},
     "joint_oracle": {},
@@ -118,7 +118,11 @@ def _spot(sources: DrafterSources, options: Mapping[str, Any]) -> OrderDrafter:
     if sources.order is None:
         raise SpotError("spot needs a trained drafter; give --drafter")
     order = sources.order
-    return OrderDrafter(order.model, replace(order.settings, **options), order.chunk_states) if options else order
+    if not options:
+        return order
+    draft = {name: value for name, value in options.items() if name != "chain"}
+    chain = bool(options.get("chain", order.chain))
+    return OrderDrafter(order.model, replace(order.settings, **draft), order.chunk_states, chain)
 
 
 def _trajectories(name: str, sources: DrafterSources) -> Mapping[int, Sequence[Step]]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from spot_infer.packaged import BUILTIN, packaged
 from spot_infer.packing import Layout
-from spot_infer.requests import Boundary
+from spot_infer.requests import Boundary, Verifier
 from spot_infer.transition import CommitRule, Ranking, Sampling
 
 Positive = Annotated[int, Field(ge=1)]
@@ -238,6 +238,10 @@ class DecodeSection(Section):
     boundary: Boundary = Field(
         default="separate",
         description="Finished blocks are cached by a forward of their own (separate) or by the next block's (fused).",
+    )
+    verifier: Verifier = Field(
+        default="coupled",
+        description="How drafts are accepted at temperature > 0: coupled, uncoupled, greedy or rejection.",
     )
     merged: bool = Field(
         default=True, description="One node for all orders that reach a state; false is the paper's tree."

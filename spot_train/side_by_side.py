@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from spot_infer.atomic import write_file
-from spot_infer.drafters import ChainDrafter
+from spot_infer.drafters import ChainDrafter, OrderDrafter
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request
@@ -27,6 +27,8 @@ from spot_train.cost_line import COST_LINE
 from spot_train.provenance import provenance
 from spot_train.tasks import Task
 from spot_train.tasks.sandbox import guarantees
+
+DAGGER = "\u2020"
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,11 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     """Run draft-free, the untrained chain and the drafter at every budget, interleaved; one row of results each."""
     ids = [example.encode(target) for example in plan.task.examples]
     requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
-    boundary = plan.settings.boundary
-    chain = Method("chain", plan.budgets[0], ChainDrafter(plan.settings.rule), boundary=boundary)
-    spot = [Method("spot", budget, drafter, plan.floor, boundary=boundary) for budget in plan.budgets]
+    shared: dict[str, Any] = {"boundary": plan.settings.boundary, "verifier": plan.settings.verifier}
+    if plan.settings.verifier == "rejection" and isinstance(drafter, OrderDrafter):
+        drafter = drafter.as_chain()
+    chain = Method("chain", plan.budgets[0], ChainDrafter(plan.settings.rule), **shared)
+    spot = [Method("spot", budget, drafter, plan.floor, **shared) for budget in plan.budgets]
     methods = [Method("draft-free"), chain, *spot]
     bar = Progress(
         TextColumn("decode"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), console=console
@@ -91,19 +95,34 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]], allow_code_exec
                 highlight=False,
             )
     control = rows[0]
+    drawing = f" ({rows[-1]['verifier']} verifier)" if control["temperature"] else ""
     stops = "stop tokens ignored" if control["ignore_stop"] else "stop tokens honoured"
     console.print(
-        f"{control['n']} prompts, temperature {control['temperature']:g}, commit rule "
+        f"{control['n']} prompts, temperature {control['temperature']:g}{drawing}, commit rule "
         f"{control['rule']['resolution']}, {stops}. NFE is target forwards a prompt, accepted is drafts a drafted "
         "round; reduction and throughput are ratios to draft-free in this run.",
         soft_wrap=True,
         highlight=False,
     )
+    for note in _verifier_notes(rows):
+        console.print(note, soft_wrap=True, highlight=False)
     if not allow_code_execution:
         console.print(
             "Accuracy leaves out code tasks, whose answers run only with --allow-code-execution.", highlight=False
         )
     console.print(COST_LINE, soft_wrap=True, highlight=False)
+
+
+def _verifier_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What the verifier of the drafted rows leaves of the comparison, and what the dagger means."""
+    notes = []
+    if any(row["identical"] is None for row in rows):
+        notes.append(f"Verifier {rows[-1]['verifier']}: tokens differ from draft-free by design, so none are compared.")
+    for reason in sorted({row["reason"] for row in rows if not row["distribution_preserving"]}):
+        notes.append(
+            f"{DAGGER} not distribution-preserving ({reason}): its forwards are not comparable with the other rows'."
+        )
+    return notes
 
 
 def render(rows: Sequence[dict[str, Any]]) -> Table:
@@ -113,13 +132,13 @@ def render(rows: Sequence[dict[str, Any]]) -> Table:
         table.add_column(name, justify="left" if name == "method" else "right")
     for row in rows:
         table.add_row(
-            row["method"],
+            row["method"] + ("" if row["distribution_preserving"] else DAGGER),
             str(row["budget"] or "-"),
             f"{row['nfe']:.1f}",
             f"{row['reduction']:.2f}x",
             f"{row['accepted']:.2f}",
             f"{row['throughput_ratio']:.2f}x",
             "-" if row["accuracy"] is None else f"{row['accuracy']:.2f}",
-            f"{row['identical']}/{row['n']}",
+            "-" if row["identical"] is None else f"{row['identical']}/{row['n']}",
         )
     return table

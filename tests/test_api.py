@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from fake_dlm import FakeTarget
@@ -121,6 +122,15 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
     (TEXT, {"n": 0}, "n is 0"),
     (TEXT, {"floor": 1.0}, "floor"),
     (TEXT, {"max_new_tokens": 10_000}, "positions"),
+    (b"text", {}, "prompts is bytes; give text"),
+    ([b"text"], {}, "a prompt is bytes; give text"),
+    ({"role": "user", "content": "a"}, {}, "prompts is dict; give text"),
+    (None, {}, "prompts is NoneType"),
+    (torch.tensor([1.5, 2.0]), {}, "float32 array of shape"),
+    (np.ones((1, 2, 3), dtype=np.int64), {}, "array of shape"),
+    (TEXT, {"budget": -1}, "budget is -1"),
+    (TEXT, {"batch_size": 0}, "batch_size is 0"),
+    (TEXT, {"verifier": "typical"}, "verifier is 'typical'"),
 ]
 
 
@@ -130,6 +140,18 @@ def test_a_bad_call_is_refused_before_the_first_forward(
 ) -> None:
     with pytest.raises(SpotError, match=words):
         list(rounds(target, prompts, GenerationConfig(**{"max_new_tokens": 4, **fields})))
+
+
+def test_prompts_come_in_any_iterable_and_ids_in_arrays_and_tensors() -> None:
+    own = FakeTarget(seed=3, stop_ids=())
+    config = GenerationConfig(max_new_tokens=5)
+    ids = [1, 2, 3]
+    expected = generate(own, ids, config)[0].tokens
+    one_prompt: list[Any] = [torch.tensor(ids), np.array(ids, dtype=np.int32), tuple(ids), iter([ids]), [np.array(ids)]]
+    one_prompt += [torch.tensor([ids]), (prompt for prompt in [torch.tensor(ids)])]
+    for prompts in one_prompt:
+        assert [result.tokens for result in generate(own, prompts, config)] == [expected]
+    assert len(generate(own, (ids for _ in range(3)), config)) == 3
 
 
 def test_a_drafter_of_another_block_length_is_refused(target: Any) -> None:

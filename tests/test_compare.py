@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
+from typing import get_args
+
 import pytest
 import torch
 from fake_dlm import FakeTarget
+from rich.console import Console
 
 from spot_infer.drafters import ChainDrafter
 from spot_infer.packing import Packed
-from spot_infer.requests import DecodeSettings, Request
+from spot_infer.requests import DecodeSettings, Request, Verifier
+from spot_infer.transition import Sampling
 from spot_train.compare import Method, divergences, run_methods, summarise
+from spot_train.side_by_side import print_rows
 
 REQUESTS = [Request((2 + i, 3, 4 + i), seed=i) for i in range(5)]
 METHODS = [Method("draft-free"), Method("chain", 3, ChainDrafter())]
@@ -56,3 +63,23 @@ def test_outputs_that_differ_are_counted_and_named():
     assert row["identical"] == 5 - len(unequal)
     assert {one["prompt"] for one in row["divergences"]} == unequal
     assert all(one.control != one.other for one in differing.values())
+
+
+@pytest.mark.parametrize("verifier", get_args(Verifier))
+def test_what_a_verifier_promises_shows_in_the_row_and_in_the_table(verifier: Verifier) -> None:
+    target = FakeTarget(strength=0.2)
+    hot = replace(SETTINGS, sampling=Sampling(1.5))
+    methods = [Method("draft-free"), Method("chain", 3, ChainDrafter(), verifier=verifier)]
+    control, chain = run_methods(target, REQUESTS, methods, hot)
+    rows = [
+        summarise(run, control, hot, {}, divergences(target, REQUESTS, control, run, hot)) for run in (control, chain)
+    ]
+    assert rows[1]["verifier"] == verifier and rows[1]["reason"]
+    assert rows[1]["identical"] == (5 if verifier in ("coupled", "uncoupled") else None)
+    assert rows[1]["distribution_preserving"] is (verifier != "greedy")
+    console = Console(record=True, width=140, file=io.StringIO())
+    print_rows(console, rows, allow_code_execution=True)
+    text = console.export_text()
+    assert ("chain\u2020" in text and "not distribution-preserving (greedy" in text) is (verifier == "greedy")
+    assert ("tokens differ from draft-free" in text) is (verifier in ("greedy", "rejection"))
+    assert "draft-free\u2020" not in text

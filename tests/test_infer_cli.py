@@ -178,6 +178,9 @@ BAD_COMMANDS = [
     (["--prompt", "a", "--selection", "all"], "selection is 'all'"),
     (["--prompt", "a", "--quota", "0"], "quota is 0"),
     (["--prompt", "a", "--draft-free", "--drafter", "x"], "--draft-free and --drafter"),
+    (["--prompt", "a", "--budget", "-1"], "error: budget is -1"),
+    (["--prompt", "a", "--batch-size", "0"], "batch_size is 0"),
+    (["--prompt", "a", "--verifier", "typical"], "verifier is 'typical'"),
 ]
 
 
@@ -207,8 +210,9 @@ BAD_LINES = [
     (b'{"messages": [{"role": "user"}]}\n', "role and content"),
     (b'{"tokens": [1, "2"]}\n', "tokens is [1, '2']"),
     (b'{"tokens": [1, true]}\n', "tokens is [1, True]"),
-    (b'{"tokens": []}\n', "is empty"),
-    (b'{"tokens": [3]}\n', "mask token"),
+    (b'{"tokens": []}\n', "prompts.jsonl line 1 is empty"),
+    (b'{"prompt": "a"}\n{"tokens": [3]}\n', "prompts.jsonl line 2 holds the mask token"),
+    (b'{"prompt": "a", "id": true}\n', "id is True"),
     (b'{"tokens": [99999]}\n', "token id 99999"),
     (b'{"prompt": " "}\n', "is empty"),
     (b'{"prompt": "a"}\n{"tokens": [' + b"9, " * 300 + b"9]}\n", "line 2"),
@@ -231,6 +235,25 @@ def test_a_bad_prompt_file_is_one_sentence_that_names_the_line(
     assert words in printed.err
     assert "prompts.jsonl" in printed.err
     assert not out.exists()
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt_file(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\n{"prompt": "b"}\n')
+    assert [row.prompt for row in read_prompts(prompts).rows] == ["a", "b"]
+
+
+@pytest.mark.parametrize("verifier", ["uncoupled", "greedy", "rejection"])
+def test_a_verifier_is_recorded_with_what_it_promises(
+    verifier: str, models: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--prompt", "a", "--max-new-tokens", "8", "--temperature", "1", "--verifier", verifier, "--json"]
+    assert run(["generate", *flags, *models]) == 0
+    printed = capsys.readouterr()
+    stats = json.loads(printed.out)["stats"]
+    assert stats["distribution_preserving"] is (verifier != "greedy")
+    assert stats["reason"]
+    assert ("drafts no branches" in printed.err) is (verifier == "rejection")
 
 
 @pytest.mark.parametrize("line", ["garbage", "{}", '{"id": 1, "sample": 0}', '{"id": 1, "sample": 0, "run": 3}'])

@@ -45,12 +45,23 @@ class DraftSettings:
 
 
 class OrderDrafter:
-    """Proposes the states that the order model holds most probable."""
+    """Proposes the states that the order model holds most probable; with `chain`, one after another and no branches."""
 
-    def __init__(self, model: OrderModel, settings: DraftSettings | None = None, chunk_states: int = 2048) -> None:
+    def __init__(
+        self,
+        model: OrderModel,
+        settings: DraftSettings | None = None,
+        chunk_states: int = 2048,
+        chain: bool = False,
+    ) -> None:
         self.model = model.eval()
         self.settings = settings or DraftSettings()
         self.chunk_states = chunk_states
+        self.chain = chain
+
+    def as_chain(self) -> OrderDrafter:
+        """The same model drafting chains, as rejection sampling needs."""
+        return OrderDrafter(self.model, self.settings, self.chunk_states, chain=True)
 
     @property
     def device(self) -> torch.device:
@@ -83,7 +94,7 @@ class OrderDrafter:
             self.check_block_length(len(context.state.tokens))
         scorer = OrderScores(self.model, contexts, self.settings.tau, self.chunk_states)
         hypotheses = [token_hypotheses(context, self.settings.runner_up_below) for context in contexts]
-        return search(contexts, scorer, hypotheses, self.settings.merged)
+        return search(contexts, scorer, hypotheses, self.settings.merged, width=1 if self.chain else None)
 
 
 class OrderScores:
