@@ -197,9 +197,9 @@ def _as_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
             f"prompts is {type(prompts).__name__}; give text, a list of messages, token ids, or a list of these"
         )
     if isinstance(prompts, torch.Tensor | np.ndarray) and prompts.ndim == 1:
-        return [prompts]  # type: ignore[list-item]
+        return [prompts]
     items = list(prompts)
-    return [items] if items and isinstance(items[0], Integral | Mapping) else items  # type: ignore[list-item, return-value]
+    return [items] if items and isinstance(items[0], Integral | Mapping) else items
 
 
 def _token_ids(prompt: object) -> tuple[int, ...] | None:

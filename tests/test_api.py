@@ -128,7 +128,6 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
     (None, {}, "prompts is NoneType"),
     (torch.tensor([1.5, 2.0]), {}, "float32 array of shape"),
     (np.ones((1, 2, 3), dtype=np.int64), {}, "array of shape"),
-    (TEXT, {"budget": -1}, "budget is -1"),
     (TEXT, {"batch_size": 0}, "batch_size is 0"),
     (TEXT, {"verifier": "typical"}, "verifier is 'typical'"),
 ]
