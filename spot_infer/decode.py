@@ -205,6 +205,17 @@ def _forward(
     return _Forward(packed, hidden, laid)
 
 
+def _drafted_states(graphs: list[DraftGraph | None], forward: _Forward) -> dict[int, tuple[DraftGraph, int]]:
+    """Of the packed states that belong to a draft graph, the graph and their node in it."""
+    return {
+        forward.packed.row_states[index] + replica: (graph, node)
+        for index, (graph, laid) in enumerate(zip(graphs, forward.laid, strict=True))
+        if graph is not None
+        for node, replica in enumerate(laid.of_node)
+        if replica is not None
+    }
+
+
 def _advance(
     target: Target,
     cache: PrefixCache,
@@ -226,13 +237,7 @@ def _advance(
     ]
     reading = [(replica, state.start, row.noise) for replica, row, state in places]
     committed = {replica: row.committed_in(state) for replica, row, state in places}
-    drafted = {
-        packed.row_states[index] + replica: (graph, node)
-        for index, (graph, laid) in enumerate(zip(graphs, forward.laid, strict=True))
-        if graph is not None
-        for node, replica in enumerate(laid.of_node)
-        if replica is not None
-    }
+    drafted = _drafted_states(graphs, forward)
     transitions, ends = target_steps(target, packed, hidden, answers, settings, reading, drafted, committed)
     drafts = drafter is not None and settings.budget > 0
     rounds: list[Round] = []
