@@ -19,7 +19,7 @@ from spot_infer.answers import read_tables
 from spot_infer.blocks import BlockState, Step, open_block
 from spot_infer.packing import Replica, RowStates, pack
 from spot_infer.rejection import proposal_law
-from spot_infer.requests import Request, Round
+from spot_infer.requests import Request
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import Sampling, token_law
@@ -175,29 +175,3 @@ def recorded_pairs(trajectory: Trajectory, sampling: Sampling, age: int = 1) -> 
         for position, _ in sorted(trajectory.step(index)):
             stale, fresh = (_proposal(table, position - start, sampling, vocab_size) for table in tables)
             yield Pair(stale, fresh, stale)
-
-
-@dataclass(frozen=True)
-class Emitted:
-    """What a run committed. commits: how many; argmax: the share that were the target's likeliest token at the state
-    where they were made; probability: their mean probability there, at the run's temperature and filters (0 for a token
-    outside the 32 likeliest)."""
-
-    commits: int
-    argmax: float
-    probability: float
-
-
-def emitted(rounds: Iterable[Round], sampling: Sampling) -> Emitted:
-    """Measure rounds that carry one table a step (`decode(..., record=True)`); sampling.temperature > 0."""
-    likeliest, probabilities = [], []
-    for round_ in rounds:
-        for step, table in zip(round_.steps, round_.tables, strict=True):
-            law = proposal_law(table, sampling)
-            for position, token in step:
-                row = table.slots.tolist().index(position % len(round_.state.tokens))
-                likeliest.append(token == table.top_token[row, 0])
-                probabilities.append(law[row][table.top_token[row] == token].sum())
-    if not likeliest:
-        return Emitted(0, 0.0, 0.0)
-    return Emitted(len(likeliest), float(np.mean(likeliest)), float(np.mean(probabilities)))

@@ -10,16 +10,13 @@ from fake_trajectories import fake_trajectories
 from hypothesis import given
 from hypothesis import strategies as st
 from live_laws import pairs
-from lossless_cases import run
 
-from spot_infer.blocks import Commit
-from spot_infer.requests import DecodeSettings, Request
+from spot_infer.requests import Request
 from spot_infer.transition import Sampling, pick
 from spot_train.coupling import (
     agreement,
     coupled_agreement,
     coupling_bound,
-    emitted,
     live_pairs,
     recorded_pairs,
     total_variation,
@@ -97,22 +94,3 @@ def test_recorded_pairs_are_the_live_ones_cut_to_the_table() -> None:
         np.testing.assert_allclose(one.stale[:width], other.stale, atol=2e-3)
         np.testing.assert_allclose(one.fresh[:width], other.fresh, atol=2e-3)
         np.testing.assert_allclose(one.proposal[:width], other.proposal, atol=2e-3)
-
-
-def test_emitted_facts_are_read_off_the_tables() -> None:
-    target, sampling = FakeTarget(seed=3, vocab_size=12, stop_ids=()), Sampling(4.0)
-    outcome = run(target, [Request((3, 4), 1)], DecodeSettings(max_new_tokens=14, sampling=sampling), None)[0]
-    facts = emitted(outcome.rounds, sampling)
-    steps = [min(step) for step in outcome.decoded.steps]
-    assert facts.commits == len(steps)
-    tables = [table for round_ in outcome.rounds for table in round_.tables]
-    hits = [_best(table, commit) == commit.token for commit, table in zip(steps, tables, strict=True)]
-    assert facts.argmax == np.mean(hits) and 0 < facts.argmax < 1
-    greedy = run(target, [Request((3, 4), 1)], DecodeSettings(max_new_tokens=14), None)[0]
-    cold = emitted(greedy.rounds, sampling)
-    assert cold.argmax == 1 and cold.probability > facts.probability > 0
-    assert emitted([], sampling).commits == 0
-
-
-def _best(table, commit: Commit) -> int:  # type: ignore[no-untyped-def]
-    return int(table.top_token[table.slots.tolist().index(commit.position % 4), 0])
