@@ -118,6 +118,7 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
     ([[{"role": "user"}]], {}, "role and content"),
     ([[{"role": "user", "content": "a"}]], {"raw": True}, "raw takes prompts"),
     (TEXT, {"layout": "diagonal"}, "layout"),
+    (TEXT, {"boundary": "none"}, "boundary is 'none'; use separate, fused"),
     (TEXT, {"stop": ("",)}, "empty string"),
     (TEXT, {"n": 0}, "n is 0"),
     (TEXT, {"floor": 1.0}, "floor"),

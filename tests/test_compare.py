@@ -52,6 +52,18 @@ def test_ratios_are_against_the_draft_free_run():
     assert summarise(control, control, SETTINGS, {}, {})["reduction"] == 1
 
 
+def test_boundaries_are_a_methods_own_and_the_control_writes_its_cache_apart():
+    fused = Method("chain", 3, ChainDrafter(), boundary="fused")
+    settings = replace(SETTINGS, boundary="fused")
+    target = FakeTarget(strength=0.2)
+    control, chain, ahead = run_methods(target, REQUESTS, [*METHODS, fused], settings)
+    assert control.total("cache_writes") == control.total("boundaries") == ahead.total("boundaries") > 0
+    assert ahead.total("cache_writes") == 0
+    assert ahead.total("nfe") < chain.total("nfe")
+    assert not divergences(target, REQUESTS, control, ahead, settings)
+    assert [summarise(run, control, settings, {}, {})["boundary"] for run in (chain, ahead)] == ["separate", "fused"]
+
+
 def test_outputs_that_differ_are_counted_and_named():
     target = NudgedTarget(strength=0.2)
     target.nudge = 3.0
