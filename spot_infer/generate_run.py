@@ -158,6 +158,7 @@ def _shown(run: Run, rounds: Iterable[Round], console: Console, pace_s: float) -
             lambda token: tokenizer.decode([token]),
             lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True),
             run.drafter is not None,
+            run.target.spec.cache == "exact",
         )
 
     kept = []

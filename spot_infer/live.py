@@ -132,12 +132,16 @@ def _ordered(nodes: list[int], graph: DraftGraph, accepted: set[int]) -> list[in
 
 
 class LiveView:
-    """Follows one request of a run; `update` with every round of it, render with rich at any time."""
+    """Follows one request of a run; `update` with every round of it, render with rich at any time. `writes`: the target
+    caches finished blocks, which costs draft-free decoding a forward each."""
 
-    def __init__(self, token_text: TokenText, text_of: Callable[[list[int]], str], drafting: bool) -> None:
+    def __init__(
+        self, token_text: TokenText, text_of: Callable[[list[int]], str], drafting: bool, writes: bool = True
+    ) -> None:
         self.token_text = token_text
         self.text_of = text_of
         self.drafting = drafting
+        self.writes = writes
         self.final: list[int] = []
         self.latest: Round | None = None
         self.blocks: set[int] = set()
@@ -156,7 +160,7 @@ class LiveView:
     @property
     def stats_line(self) -> str:
         """Forwards so far beside what draft-free decoding needs for the same steps."""
-        free = self.steps + len(self.blocks) - 1
+        free = self.steps + (len(self.blocks) - 1 if self.writes else 0)
         line = f"NFE {self.nfe} · draft-free {free} · {free / max(self.nfe, 1):.2f}x fewer forwards"
         if self.drafting:
             line += f" · {self.accepted / max(self.drafted_rounds, 1):.1f} accepted a round"

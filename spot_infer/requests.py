@@ -76,11 +76,10 @@ def check_settings(settings: DecodeSettings) -> None:
 @dataclass
 class Stats:
     """One request's accounting. nfe: target forwards it took part in after its prompt was encoded, cache writes
-    included; cache_writes: forwards that did nothing else; boundaries: finished blocks that another block followed
-    and that were written to the cache;
-    positions: token positions forwarded for it, padding included; accepted: drafts, the target's own commit excluded;
-    drafted_rounds: rounds that had at least one draft; distribution_preserving, reason: the verdict on the
-    configuration (`verify.distribution_preserving`)."""
+    included; cache_writes: forwards that did nothing else; boundaries: finished blocks that another block followed and
+    that were written to the cache; positions: token positions forwarded for it, padding included; accepted: drafts, the
+    target's own commit excluded; drafted_rounds: rounds that had at least one draft; distribution_preserving, reason:
+    the verdict on the configuration (`verify.distribution_preserving`)."""
 
     nfe: int = 0
     rounds: int = 0
