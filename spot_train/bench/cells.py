@@ -47,9 +47,10 @@ def run_cells(materials: Materials, group: CellGroup) -> list[Cell]:
 def make_cell_drafter(
     materials: Materials, group: CellGroup, one: Wanted, control: Recorded | None
 ) -> tuple[Drafter, dict[str, Any]]:
-    """The drafter of a cell, and the options of the loop (floor, pad) that came with its own."""
+    """The drafter of a cell and its options of the loop; padding is the recipe's, but for a cell with a floor."""
     own = {name: value for name, value in one.options if name not in OF_THE_LOOP}
     loop = {name: value for name, value in one.options if name in OF_THE_LOOP}
+    loop = {"pad": materials.recipe.decode.pad and "floor" not in loop, **loop}
     sources = DrafterSources(
         rule=group.condition.rule,
         order=None if one.drafter is None else materials.drafters[one.drafter],
@@ -108,22 +109,24 @@ def _decoded(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell]
     settings = materials.settings(condition)
     wanted = runs_of(group.wanted)
     control_steps = recorded(materials, condition) if any(one.method.endswith("_oracle") for one in wanted) else None
-    methods = []
+    methods, loops = [], []
     for one in wanted:
         drafter, loop = make_cell_drafter(materials, group, one, control_steps)
         kept = None if one.method == DRAFT_FREE else drafter
+        loops.append(loop)
         methods.append(Method(one.method, one.budget, kept, **loop, verifier=one.verifier))
     runs = run_methods(target, requests, methods, settings, record=condition.tables)
     rows = []
-    for one, run in zip(wanted, runs, strict=True):
-        exact = same_tokens(_settings(materials, group, one, {}))
+    for one, run, loop in zip(wanted, runs, loops, strict=True):
+        exact = same_tokens(_settings(materials, group, one, loop))
         differing = divergences(target, requests, runs[0], run, settings) if exact else {}
         figures = _real_figures(materials, target, run, runs[0], settings, differing)
         if not exact:
             figures |= {"identical": None, "divergences": None}
         if condition.tables:
             figures["measures"] = committed_measures(run.steps, run.tables, target.spec.block_length)
-        rows.append((one, _cell(materials, group, one, figures, _stamp(materials, group, one))))
+        stamp = _stamp(materials, group, one) | {"pad": loop["pad"]}
+        rows.append((one, _cell(materials, group, one, figures, stamp)))
     return rows
 
 

@@ -19,9 +19,13 @@ CHAIN_DEPTH = 4
 
 
 def counted(materials: Materials, target: str, rule: CommitRule, **changes: Any) -> Condition:
-    """A condition for forwards: replayed from the control's trajectories, or decoded under `full`."""
+    """A condition for forwards: replayed from the control's trajectories, or decoded under `full`.
+
+    With stop tokens ignored a trajectory is several times as long, so there only `some` prompts are replayed.
+    """
     chosen = materials.options
-    return _condition(materials, target, rule, "real" if chosen.full else "replay", chosen.prompts_replay, changes)
+    prompts = some(materials) if changes.get("ignore_stop") else chosen.prompts_replay
+    return _condition(materials, target, rule, "real" if chosen.full else "replay", prompts, changes)
 
 
 def timed(materials: Materials, target: str, rule: CommitRule, **changes: Any) -> Condition:
@@ -36,7 +40,7 @@ def few(materials: Materials) -> int:
 
 
 def some(materials: Materials) -> int:
-    """Prompts of the counted suites beside the main ones: a quarter, so that a short bench stays short."""
+    """Prompts of counted conditions that are dear or beside the main ones: a quarter, to keep a short bench short."""
     chosen = materials.options
     return chosen.prompts_replay if chosen.full else max(few(materials), chosen.prompts_replay // 4)
 

@@ -22,7 +22,13 @@ STRUCTURE: tuple[dict[str, Any], ...] = (
     {"tau": 1.5},
 )
 FLOORS = (0.02, 0.05, 0.1, 0.2)
-LOOP: tuple[dict[str, Any], ...] = ({}, {"pad": True}, {"floor": 0.05}, {"floor": 0.1}, {"floor": 0.1, "pad": True})
+LOOP: tuple[dict[str, Any], ...] = (
+    {"pad": False},
+    {"pad": True},
+    {"floor": 0.05},
+    {"floor": 0.1},
+    {"floor": 0.1, "pad": True},
+)
 
 
 def groups(materials: Materials) -> list[Group]:
