@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from spot_infer.errors import SpotError
+
 calibrate_app = typer.Typer(help="Calibrate on held-out prompts, once per target.", no_args_is_help=True)
 
 
@@ -46,3 +48,51 @@ def graph(
             f"held out, {budget}: NFE {one['nfe']:.1f}, reduction {one['reduction']:.2f}x, "
             f"{one['accepted_per_round']:.2f} accepted a round"
         )
+
+
+@calibrate_app.command()
+def floor(
+    recipe: Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)],
+    drafter: Annotated[
+        str, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin: path.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="JSON file to write.", show_default=False)],
+    curve: Annotated[
+        str | None, typer.Option("--curve", help="Predict with this cost curve, a file or a name, not by the clock.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="With --curve: replay the held-out half of these shards, decode nothing.")
+    ] = None,
+    clock: Annotated[str, typer.Option(help="cpu, wall, or auto: CPU time on a CPU with one thread.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Set a recipe key, as in --set calibrate.prompts=10. Repeatable."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Choose the smallest mass worth verifying: the floor of the best mean throughput ratio."""
+    if data is not None and curve is None:
+        raise SpotError("--data needs --curve: without one, floors are decoded with the target and timed")
+    from rich.console import Console
+
+    from spot_infer.atomic import check_place
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.calibrate_floor import calibrate_floor
+    from spot_train.cost_view import print_floors
+    from spot_train.recipe import load_recipe, parse_overrides, resolve_path
+
+    check_place(out)
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    values = load_recipe(recipe, parse_overrides(set_ or ()))
+    order = load_drafter(resolve_path(drafter, Path.cwd()))
+    with Console(stderr=True).status("calibrate floor") as status:
+        result = calibrate_floor(values, order, drafter, out, curve, data, clock, status.update)
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    print_floors(Console(), result["measured"]["grid"], result["values"]["floor"])
+    typer.echo(f"{out}: floor {result['values']['floor']:g}")

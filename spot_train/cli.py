@@ -15,6 +15,7 @@ import typer
 
 from spot_infer.command import run_command
 from spot_infer.errors import SpotError
+from spot_train import cost_cli
 from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
 from spot_train.output_lock import Interrupted
@@ -38,6 +39,8 @@ app.add_typer(tasks_app, name="tasks")
 app.command()(bench)
 app.add_typer(calibrate_app, name="calibrate")
 app.command("replay")(replay_command)
+app.command()(cost_cli.profile)
+app.command()(cost_cli.simulate)
 
 RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
 SetOption = Annotated[
@@ -200,6 +203,10 @@ def compare(
     verifier: Annotated[
         str | None, typer.Option(help="coupled, uncoupled, greedy or rejection; default the recipe's decode.verifier.")
     ] = None,
+    floor: Annotated[
+        str | None,
+        typer.Option(help="Smallest mass: a number, or a file of calibrate floor; default decode.floor."),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the rows to this JSONL file.")] = None,
     allow_code_execution: AllowCodeOption = False,
     set_: SetOption = None,
@@ -212,6 +219,7 @@ def compare(
 
     from spot_infer.atomic import check_place
     from spot_infer.checkpoint import load_drafter
+    from spot_train.calibrate_floor import floor_option
     from spot_train.collect import decode_settings, load_recipe_target
     from spot_train.recipe import resolve_path
     from spot_train.side_by_side import Comparison, print_rows, side_by_side, write_rows
@@ -224,6 +232,7 @@ def compare(
     file = pool or path
     chosen = load_task(task, file and resolve_path(file, Path.cwd()), limit=prompts)
     settings = decode_settings(values)
+    target = load_recipe_target(values)
     plan = Comparison(
         task=chosen,
         settings=replace(
@@ -236,12 +245,12 @@ def compare(
         ),
         budgets=tuple(budget or [values.decode.budget]),
         seed=values.collect.seed,
-        floor=values.decode.floor,
+        floor=values.decode.floor if floor is None else floor_option(floor, values, target),
         allow_code_execution=allow_code_execution,
     )
     model = load_drafter(resolve_path(drafter, Path.cwd()))
     console = Console()
-    rows = side_by_side(load_recipe_target(values), model, plan, console)
+    rows = side_by_side(target, model, plan, console)
     if output is not None:
         write_rows(output, rows)
     print_rows(console, rows, allow_code_execution)

@@ -74,6 +74,33 @@ def test_from_recipe_to_drafter(recipe: Path, tmp_path: Path, capsys: pytest.Cap
     assert json.loads((tmp_path / "eval.json").read_text())["provenance"]["versions"]["python"]
     assert run(scored[:-1]) == 0
     assert "replayed NFE" in capsys.readouterr().out
+    simulated = ["simulate", "--data", shards, "--drafter", drafter, "--budget", "4", "--curve", "paper-gsm8k"]
+    assert run([*simulated, "--out", str(tmp_path / "predicted.json")]) == 0
+    assert "without the drafter's own time" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "predicted.json").read_text())["rows"]
+    assert [row["drafter"] for row in rows] == ["chain", "spot"]
+    assert all(0 < row["throughput_ratio"] <= row["reduction"] for row in rows)
+    assert rows[1]["nfe"] == measures["replay"]["order"]["D4"]["nfe"]
+
+
+def test_predictions_are_checked_against_a_measurement(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = [
+        "--set",
+        "calibrate.prompts=2",
+        "--set",
+        "calibrate.heldout=0",
+        "--cycles",
+        "1",
+        "--size",
+        "1",
+        "--size",
+        "3",
+    ]
+    assert run(["simulate", "--check", str(recipe), "--budget", "2", *few]) == 0
+    printed = capsys.readouterr().out
+    assert "measured" in printed and "chain" in printed
+    assert run(["simulate", "--check", str(recipe), "--data", "x"]) == 2
+    assert run(["simulate"]) == 2
 
 
 def test_batches_are_exact_in_float64(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
