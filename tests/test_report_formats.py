@@ -70,6 +70,7 @@ def test_any_text_survives_both_formats(names, title):
     table = Table(title, ("method", names[0]), (texts((names[1], "1")), (Value(names[0], True), Value("2"))))
     page = Page(html_table(table))
     assert page.cells == ["method", names[0], names[1], "1", names[0], "2"]
+    assert ("aria-label", title) in page.attributes
     assert set(page.tags) <= {
         "figure",
         "figcaption",

@@ -147,6 +147,12 @@ def test_the_budget_with_the_highest_throughput_is_bold():
     assert [row[1].text for row in table.rows if any(one.best for one in row)] == ["8"]
 
 
+def test_a_guide_line_is_inside_its_plot():
+    rows = [real_cell("spot", budget, suite="budget", throughput_ratio=0.3) for budget in (4, 8)]
+    (speed,) = [plot for plot in section(rows, "budget").plots if plot.reference]
+    assert speed.y_range[1] > speed.reference[0] == 1.0
+
+
 def test_length_and_block_stand_side_by_side_and_make_curves():
     for suite, field, sizes in (("length", "max_new_tokens", (64, 128)), ("block", "block_length", (16, 32))):
         found = section([cell(suite=suite, **{field: size}) for size in sizes], suite)

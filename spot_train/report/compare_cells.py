@@ -71,6 +71,7 @@ def plots_by_setting(suite: str, pools: Sequence[Pooled], curves: Curves, beside
         heights = [y + (_error(one) if curves.intervals else 0.0) for one in same if (y := curves.y(one)) is not None]
         if not heights:
             continue
+        heights += [curves.reference[0]] if curves.reference else []
         for which, members in grouped(same, curves.apart).items():
             title = f"{setting_title(same[0].first, cells, apart)}, {which}"
             series = _lines(members, curves, style)
