@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from spot_train.report.cells import ABSENT, grouped, rule_name, stop_name
+from spot_train.report.cells import grouped, rule_name, stop_name
 from spot_train.report.compare_cells import Content
 from spot_train.report.document import Plot, PlotKind, Series, Table, Value, texts
+from spot_train.report.measures import number
 from spot_train.results import Curve
 
 ATTRIBUTION = frozenset(("position", "token", "budget"))
@@ -80,6 +81,7 @@ def _table(same: Sequence[Curve], every: Sequence[Curve]) -> Table:
     places = list(dict.fromkeys(x for one in same for x in one.x))
     if not _named(same):
         places.sort(key=float)
+    decimals = _decimals(every)
     rows: list[tuple[Value, ...]] = []
     breaks: set[int] = set()
     last = _condition(same[0])
@@ -90,7 +92,13 @@ def _table(same: Sequence[Curve], every: Sequence[Curve]) -> Table:
         last = condition
         values = dict(zip(one.x, one.y, strict=True))
         rows.append(
-            texts((one.series, *(FACTS[fact](one) for fact in varying), *(_number(values.get(x)) for x in places)))
+            texts(
+                (
+                    one.series,
+                    *(FACTS[fact](one) for fact in varying),
+                    *(number(values.get(x), decimals) for x in places),
+                )
+            )
         )
     leading = 1 + len(varying)
     named = _named(same)
@@ -129,7 +137,9 @@ def _word(fact: str, curve: Curve) -> str:
     )
 
 
-def _number(value: float | None) -> str:
-    if value is None:
-        return ABSENT
-    return f"{value:.3f}" if abs(value) <= 1 else f"{value:.0f}" if float(value).is_integer() else f"{value:.2f}"
+def _decimals(every: Sequence[Curve]) -> int:
+    """Decimals for all curves of a table: shares get three, counts none."""
+    values = [y for one in every for y in one.y if y is not None]
+    if all(float(y).is_integer() for y in values) and any(abs(y) > 1 for y in values):
+        return 0
+    return 3 if all(abs(y) <= 1 for y in values) else 2
