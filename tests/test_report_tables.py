@@ -198,6 +198,12 @@ def test_a_cpu_run_says_what_its_wall_clock_means_and_a_replay_does_not():
     assert not any("On a CPU" in text for text in build_report([on_gpu]).closing)
 
 
+def test_what_a_run_warned_of_is_told_once():
+    warned = {"argv": ["spot-train"], "warning": "the drafter was trained under another rule"}
+    notes = section([cell(provenance=warned), cell(budget=12, provenance=warned)]).notes
+    assert notes.count("The drafter was trained under another rule.") == 1
+
+
 def test_rows_that_contradict_each_other_are_refused_and_equal_ones_count_once():
     assert build_report([cell(), cell()]) == build_report([cell()])
     with pytest.raises(SpotError, match="two different rows of suite main for spot D8"):

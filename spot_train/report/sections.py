@@ -134,8 +134,9 @@ def _marked(cells: Iterable[Cell]) -> list[str]:
 
 
 def _warnings(rows: Iterable[Row]) -> list[str]:
-    """What a run warned of, each once."""
-    return list(dict.fromkeys(str(row.provenance["warning"]) for row in rows if row.provenance.get("warning")))
+    """What a run warned of, each once, as a sentence."""
+    found = dict.fromkeys(str(row.provenance["warning"]).strip() for row in rows if row.provenance.get("warning"))
+    return [f"{one[:1].upper()}{one[1:].rstrip('.')}." for one in found if one]
 
 
 def _closing(rows: Sequence[Row]) -> tuple[str, ...]:
