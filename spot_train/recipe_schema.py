@@ -63,10 +63,10 @@ class TargetSection(Section):
     )
     device: str = Field(default="auto", description="Torch device; auto is cuda where there is one, else cpu.")
     device_map: str | None = Field(
-        default=None, description="Spread over devices by transformers, such as auto; replaces device."
+        default=None, description="Spread over devices by transformers (needs accelerate), such as auto."
     )
     tp_plan: Literal["auto"] | None = Field(
-        default=None, description="Shard every layer by transformers' own plan; start the command with torchrun."
+        default=None, description="Shard every layer by transformers' own plan (needs accelerate); start with torchrun."
     )
     trust_remote_code: bool = Field(
         default=False,

@@ -17,6 +17,8 @@ from transformers import (
     LlamaForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -64,6 +66,13 @@ def _unstacked_experts(weights: dict[str, Tensor], experts: int) -> dict[str, Te
         if not prefix.endswith("mlp.experts"):
             apart[name] = weight
     return apart
+
+
+def save_sdar(folder: Path, seed: int = 0) -> Any:
+    config = {**_COMMON, "num_key_value_heads": 2, "head_dim": 8}
+    model = random_model(Qwen3ForCausalLM, Qwen3Config(**config), seed)
+    _save(folder, {**config, **_IDS, "model_type": "sdar", "block_size": 4}, model.state_dict())
+    return model
 
 
 def save_sdar_moe(folder: Path, seed: int = 0) -> Any:
@@ -189,6 +198,7 @@ def save_dream(folder: Path, seed: int = 0) -> Any:
 
 
 SAVERS: dict[str, Callable[..., Any]] = {
+    "sdar": save_sdar,
     "sdar_moe": save_sdar_moe,
     "llada2_moe": save_llada2,
     "llada": save_llada,

@@ -14,6 +14,7 @@ from fake_dlm import FakeTarget
 from fake_trajectories import fake_trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lossless_cases import tiny_full_attention
 from odd_drafters import CrossingDrafter
 from small_target import save_small_target
 
@@ -185,3 +186,17 @@ def test_in_float32_replay_counts_what_the_drafted_run_counted(method: Method, s
     assert [counts(one) for one in replay(drafter, own, 6)] == [counts(one) for one in stats]
     replayed = sum(one.nfe for one in replay(drafter, control, 6))
     assert replayed == pytest.approx(sum(one.nfe for one in stats), rel=0.002)
+
+
+@pytest.mark.parametrize("cache", ["none", "dual"])
+def test_replay_equals_drafted_decoding_under_full_attention_where_no_block_is_written(cache: str) -> None:
+    target, _ = tiny_full_attention(1, cache, 0, 4)
+    requests = [Request(tuple(range(3, 5 + 3 * i))) for i in range(3)]
+    free = DecodeSettings(11, ignore_stop=True, batch_size=2)
+    recorded = sorted(record_trajectories(requests, decode(target, requests, free, record=True)), key=lambda r: r[0])
+    control = [trajectory for _, trajectory, _ in recorded]
+    rounds = decode(target, requests, replace(free, budget=3), ChainDrafter())
+    results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
+    replayed = replay(ChainDrafter(), control, 3)
+    assert [counts(one.stats) for one in results] == [counts(one) for one in replayed]
+    assert [one.draft_free_nfe for one in replayed] == [len(one) for one in control]

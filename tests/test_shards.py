@@ -226,3 +226,9 @@ def test_the_set_knows_what_it_was_decoded_with(tmp_path: Path) -> None:
     assert shards.count("trajectories") == 9
     assert shards.count("heldout") == 3
     assert shards.count("commits") == sum(len(t.commit_token) for t in shards.trajectories())
+
+
+def test_trajectories_of_full_attention_say_that_no_block_was_written(tmp_path: Path) -> None:
+    exact = open_shards(make_set(tmp_path / "exact"))
+    full = open_shards(make_set(tmp_path / "full", target={**SHARED["target"], "cache": "prefix"}))  # type: ignore[dict-item]
+    assert [any(one.writes for one in shards.trajectories()) for shards in (exact, full)] == [True, False]

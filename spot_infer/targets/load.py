@@ -41,9 +41,9 @@ def load_target(
 
     dtype: `auto` is the checkpoint's own on a GPU and float32 on a CPU. block_length, mask_id and stop_ids default to
     what the checkpoint's files, and then its family, say. device_map and tp_plan (`auto` under torchrun) are
-    transformers' own; a quantised checkpoint loads as transformers loads it. chat_template: a Jinja template or a file
-    of one, in place of the tokenizer's. cache: what a full-attention target keeps while a block lasts. Raises SpotError
-    naming the file and field that is missing or wrong.
+    transformers' own and need accelerate; a quantised checkpoint loads as transformers loads it. chat_template: a Jinja
+    template or a file of one, in place of the tokenizer's. cache: what a full-attention target keeps while a block
+    lasts. Raises SpotError naming the file and field that is missing or wrong.
     """
     folder = find_folder(path_or_id, revision)
     config = read_json(folder / "config.json")
