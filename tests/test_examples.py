@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spot_infer.blocks import BlockState
-from spot_infer.drafters.order import OrderDrafter, _Scorer
+from spot_infer.drafters.order import OrderDrafter, OrderScores
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel, OrderModelConfig
@@ -88,7 +88,7 @@ def test_training_reads_what_the_live_drafter_reads() -> None:
             table = one.table(step)
             masked = set(table.slots.tolist()) - set(slots_of(one, step))
             state = BlockState(0, tuple(-1 if slot in masked else 0 for slot in range(L)), -1)
-            scorer = _Scorer(drafter.model, [DraftContext(0, state, (table,), 8, 0.0, 0.0)], 1.0, 64)
+            scorer = OrderScores(drafter.model, [DraftContext(0, state, (table,), 8, 0.0, 0.0)], 1.0, 64)
             path = tuple(sorted(slot for later in range(step + 1, step + 1 + depth) for slot in slots_of(one, later)))
             (live,) = scorer([(0, path, depth)])
             np.testing.assert_allclose(live, scores[query, : len(live)], atol=1e-12)
