@@ -6,7 +6,7 @@ VENV ?= .venv
 OUT ?= runs/quickstart
 BENCH_OUT ?= runs/bench
 SUITES ?= main oracle coverage temperature ablation budget length block transfer calibration
-DRAFTERS ?= builtin:data/tiny-sdar-drafter
+DRAFTERS ?= builtin:data/tiny-sdar-drafter builtin:data/tiny-sdar-drafter-bf16
 GRAPHS ?= builtin:data/tiny-sdar-graphs/float32.json builtin:data/tiny-sdar-graphs/bfloat16.json
 BIN = $(VENV)/bin
 

@@ -150,7 +150,7 @@ def test_the_file_says_what_it_was_made_of_and_comes_back(recipe: Recipe, tmp_pa
     made = calibrate_graph(recipe, recorded, out)
     record = json.loads(out.read_text())
     assert record["data"]["calibration_trajectories"] == 8
-    assert record["command"].startswith("spot-train ")
+    assert record["command"].startswith("spot-train")
     assert record["versions"]["python"]
     graph = load_graph(out, target_attributes(recipe, target))
     assert [sorted(map(list, node)) for node in graph.nodes] == made["nodes"]
