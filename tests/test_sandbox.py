@@ -83,6 +83,9 @@ CHEATS = {
     "shadows a builtin": "def abs(x): return 0\ndef f(x):\n    return 70",
     "changes a builtin": "import builtins\nbuiltins.abs = lambda x: 0\ndef f(x):\n    return 70",
     "changes exec": "import builtins\nbuiltins.exec = print\nbuiltins.compile = print\ndef f(x):\n    return 7",
+    "exec does nothing": "import builtins\nbuiltins.exec = lambda *a, **k: None\ndef f(x):\n    return 7",
+    "compiles nothing": "import builtins\nbuild = builtins.compile\nbuiltins.compile = lambda *a, **k: "
+    "build('', 'x', 'exec')\ndef f(x):\n    return 7",
     "catches everything": """
 try:
     def f(x):
@@ -144,6 +147,21 @@ def test_it_runs_what_is_right() -> None:
     assert run("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: 'int'\ndef f(x): return P(x).x + 1")
     assert run("import collections, itertools, re, heapq, random, datetime, string, hashlib, functools, copy\n" + RIGHT)
     assert run("if __name__ == '__main__':\n    input()\n" + RIGHT)
+
+
+def test_a_trace_function_that_the_sample_left_does_not_see_the_tests() -> None:
+    tests = "before = f(1)\nassert before == 2\nafter = f(2)"
+    assert not run(
+        "import sys\n"
+        "def trace(frame, event, arg):\n"
+        "    if event == 'line' and frame.f_code.co_filename == '<tests>' and frame.f_lineno == 2:\n"
+        "        frame.f_lineno = 3\n"
+        "    return trace\n"
+        "sys.settrace(trace)\n"
+        "def f(x):\n    return 7",
+        tests,
+    )
+    assert run(RIGHT, tests)
 
 
 def test_it_is_quick() -> None:

@@ -104,17 +104,20 @@ def limit_resources(limits: dict[str, int]) -> None:
 
 
 def solves(code: str, tests: str, names: list[str]) -> bool:
-    """Run the sample, then its tests on the side: with the interpreter's own builtins, whatever it did to them.
+    """Run the sample, then its tests on the side: with the interpreter's own builtins, whatever it did to them, and
+    without a trace function that it may have left.
 
     Of the sample's globals the tests see all but those named as a builtin; `names` are seen in any case.
     """
     pristine = dict(vars(builtins))
+    run, build, untrace = exec, compile, sys.settrace
     sample = types.ModuleType("sample")
     sys.modules["sample"] = sample
     try:
-        exec(compile(code, "<sample>", "exec", dont_inherit=True), sample.__dict__)
-        seen = {name: value for name, value in vars(sample).items() if name not in pristine or name in names}
-        exec(compile(tests, "<tests>", "exec", dont_inherit=True), {**seen, "__builtins__": pristine})
+        run(build(code, "<sample>", "exec", dont_inherit=True), sample.__dict__)
+        untrace(None)
+        seen = {name: value for name, value in sample.__dict__.items() if name not in pristine or name in names}
+        run(build(tests, "<tests>", "exec", dont_inherit=True), {**seen, "__builtins__": pristine})
     except BaseException:
         return False
     return True
