@@ -41,10 +41,10 @@ def write_file(path: Path, data: bytes, before_rename: BeforeRename | None = Non
 
 def check_place(path: Path) -> None:
     """Refuse, before any work, a place where `write_file` could not put a file. Leaves nothing there."""
-    if path.is_dir():
-        raise SpotError(f"{path} can't be written (Is a directory); choose another place")
-    partial = path.with_name(path.name + PARTIAL)
     with full_disk_named(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        partial = path.with_name(path.name + PARTIAL)
         partial.open("wb").close()
         partial.unlink()
 
@@ -104,6 +104,8 @@ def full_disk_named(path: Path) -> Iterator[None]:
     except (IsADirectoryError, NotADirectoryError, FileNotFoundError, PermissionError) as error:
         raise SpotError(f"{path} can't be written ({error.strerror}); choose another place") from error
     except OSError as error:
+        if error.errno in (errno.EROFS, errno.ENAMETOOLONG):
+            raise SpotError(f"{path} can't be written ({error.strerror}); choose another place") from error
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise SpotError(

@@ -27,11 +27,13 @@ def graph(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Count which drafted states come true and select a draft graph for `calibrated_graph`."""
+    from spot_infer.atomic import check_place
     from spot_train.calibrate_graph import calibrate_graph, record_pool, recorded_shards
     from spot_train.collect import load_recipe_target
     from spot_train.recipe import load_recipe, parse_overrides
     from spot_train.shards import open_shards
 
+    check_place(out)
     values = load_recipe(recipe, parse_overrides(set_ or ()))
     if data is None:
         recorded = record_pool(values, load_recipe_target(values))

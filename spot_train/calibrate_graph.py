@@ -206,7 +206,7 @@ def load_graph(path: str | Path, attributes: Mapping[str, Any]) -> CalibratedGra
     check_calibration(record, place, attributes)
     try:
         return _graph(record["values"], attributes, record)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise SpotError(f"{place}: values hold no draft graph ({error}); calibrate again") from None
 
 

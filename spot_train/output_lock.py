@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from spot_infer.atomic import full_disk_named
 from spot_infer.errors import SpotError
 
 LOCK = "writer.lock"
@@ -39,7 +40,8 @@ def output_lock(folder: Path) -> Iterator[None]:
     Raises SpotError naming the process that holds it.
     """
     file = folder / LOCK
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with full_disk_named(file):
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

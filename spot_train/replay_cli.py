@@ -34,6 +34,7 @@ def replay_command(
 
     from rich.console import Console
 
+    from spot_infer.atomic import check_place
     from spot_infer.checkpoint import load_drafter
     from spot_train.calibrate_graph import BUDGETS, load_graph
     from spot_train.methods import DrafterSources, parse_method
@@ -46,6 +47,8 @@ def replay_command(
         raise SpotError(f"--split is {split!r}; use heldout, train or all")
     if boundary not in ("separate", "fused"):
         raise SpotError(f"--boundary is {boundary!r}; use separate or fused")
+    if output is not None:
+        check_place(output)
     shards = open_shards(data)
     recorded = shards.trajectories(None if split == "all" else split)  # type: ignore[arg-type]
     trajectories = [one for one in islice(recorded, limit) if len(one)]

@@ -196,6 +196,7 @@ def test_another_target_or_block_length_is_refused_and_another_rule_warns(recipe
         ({"kind": "floor"}, "no graph calibration"),
         ({"values": []}, "values"),
         ({"values": {**record["values"], "nodes": [[[0]]]}}, "no draft graph"),
+        ({"values": {**record["values"], "roots": 0}}, "no draft graph"),
     ):
         out.write_text(json.dumps({**record, **change}))
         with pytest.raises(SpotError, match=said):

@@ -46,6 +46,18 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["eval", "--drafter", "builtin:data/tiny-sdar-drafter", "--data", "x", "--output", "missing/rows.json"],
         "missing/rows.json can't be written",
     ),
+    "replay to nowhere": (
+        ["replay", "--data", "x", "--output", "missing/rows.jsonl"],
+        "missing/rows.jsonl can't be written",
+    ),
+    "a graph to nowhere": (
+        ["calibrate", "graph", "builtin:recipes/tiny.yaml", "--out", "missing/graph.json"],
+        "missing/graph.json can't be written",
+    ),
+    "a name that is too long": (
+        ["calibrate", "graph", "builtin:recipes/tiny.yaml", "--out", "x" * 300],
+        "can't be written (File name too long)",
+    ),
     "a file of shards": (["verify", "--data", "file"], "file is not a folder; give the --out of"),
 }
 
