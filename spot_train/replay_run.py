@@ -55,7 +55,7 @@ def replay_cells(
     for name, options, drafter in made:
         for budget in (0,) if drafter is None else budgets:
             if drafter is None:
-                results = [_draft_free(len(one), len(set(one.block_start.tolist()))) for one in trajectories]
+                results = [_draft_free(one) for one in trajectories]
             else:
                 temperature, limit = shards.sampling.temperature, shards.attributes["decoding"]["max_new_tokens"]
                 results = replay(
@@ -91,8 +91,9 @@ def print_cells(console: Console, cells: Sequence[Cell], split: str) -> None:
     )
 
 
-def _draft_free(steps: int, blocks: int) -> ReplayResult:
-    nfe = steps + max(blocks - 1, 0)
+def _draft_free(trajectory: Trajectory) -> ReplayResult:
+    steps, blocks = len(trajectory), len(set(trajectory.block_start.tolist()))
+    nfe = steps + (blocks - 1 if trajectory.writes else 0)
     return ReplayResult(nfe, nfe, steps, 0, 0, 0, 0, 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from spot_train.collect import collect, decode_settings
 from spot_train.methods import DrafterSources, make_drafter
 from spot_train.prompts import load_prompts
 from spot_train.recipe import Recipe
+from spot_train.replay_run import replay_cells
 from spot_train.results import Cell, read_rows
 from spot_train.shards import open_shards
 
@@ -86,6 +88,16 @@ def test_by_default_every_method_with_its_sources_is_replayed_printed_and_kept(
     reductions = {row.method: row.reduction for row in rows if isinstance(row, Cell)}
     assert 1 < reductions["chain"] <= reductions["joint_oracle"]
     assert reductions["position_oracle"] <= reductions["joint_oracle"]
+
+
+def test_draft_free_writes_no_block_where_the_target_caches_none(shards: Path) -> None:
+    opened = open_shards(shards)
+    for writes in (True, False):
+        trajectories = [replace(one, writes=writes) for one in opened.trajectories("heldout")]
+        free, chain = replay_cells(
+            opened, trajectories, [("draft-free", {}), ("chain", {})], [4], DrafterSources(opened.rule)
+        )
+        assert free.per_prompt.draft_free_nfe == free.per_prompt.nfe == chain.per_prompt.draft_free_nfe
 
 
 @pytest.mark.parametrize(
