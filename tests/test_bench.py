@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -107,6 +108,59 @@ def test_other_weights_under_the_same_name_are_refused(recipe: Path, tmp_path: P
     swapped = tuple(zip(("float32", "bfloat16"), [path for _, path in reversed(chosen.drafters)], strict=True))
     with pytest.raises(SpotError, match="another drafter 'float32'"):
         run_bench(["transfer"], bench_options(recipe, tmp_path / "out", drafters=swapped))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"overrides": {"target.dtype": "float32"}},
+        {"overrides": {"decode.pad": True}},
+        {"allow_code_execution": True},
+    ],
+    ids=["dtype", "padding", "scoring"],
+)
+def test_what_changes_rows_and_is_not_in_them_needs_another_folder(
+    recipe: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    task = {"task_path": None}
+    run_bench(["transfer"], bench_options(recipe, tmp_path / "out", prompts_replay=1, **task))
+    with pytest.raises(SpotError, match=r"holds results of another .*setting"):
+        run_bench(["transfer"], bench_options(recipe, tmp_path / "out", prompts_replay=1, **task, **changes))
+
+
+def test_another_drafter_and_budget_add_their_curves(recipe: Path, tmp_path: Path) -> None:
+    few = {"rules": ("float32",), "prompts_replay": 1, "prompts_real": 1}
+    whole = bench_options(recipe, tmp_path / "out", **few)
+    alone = bench_options(recipe, tmp_path / "out", **few, drafters=())
+    wider = bench_options(recipe, tmp_path / "out", **few, budgets=(4, 6))
+    names = [
+        {row.series for row in run_bench(["calibration"], one) if isinstance(row, Curve)} for one in (alone, whole)
+    ]
+    assert "float32" not in names[0] and "float32" in names[1]
+    labels = {row.y_label for row in run_bench(["calibration"], wider) if isinstance(row, Curve)}
+    assert {"accepted drafts a drafted round, D 4", "accepted drafts a drafted round, D 6"} <= labels
+    last = Quiet()
+    run_bench(["calibration"], wider, last)
+    assert last.done == 0
+
+
+def test_two_paths_of_one_name_are_refused(recipe: Path, tmp_path: Path) -> None:
+    paths = [str(recipe.parent / f"drafter-{name}") for name in ("float32", "bfloat16")]
+    with pytest.raises(SpotError, match="are both called 'one'"):
+        run_bench(["oracle"], bench_options(recipe, tmp_path / "out", drafters=tuple(("one", path) for path in paths)))
+    with pytest.raises(SpotError, match=r"--target .* are both called 'one'"):
+        run_bench(["oracle"], bench_options(recipe, tmp_path / "out", targets=tuple(("one", path) for path in paths)))
+
+
+def test_rows_that_no_bench_wrote_are_not_resumed(recipe: Path, tmp_path: Path) -> None:
+    chosen = bench_options(recipe, tmp_path / "out", rules=("float32",), prompts_replay=1)
+    (row, *_) = run_bench(["transfer"], chosen)
+    file = chosen.out / RESULTS
+    file.write_text(row.model_copy(update={"provenance": {}}).model_dump_json() + "\n")
+    before = file.read_bytes()
+    with pytest.raises(SpotError, match="rows that no bench wrote"):
+        run_bench(["transfer"], chosen)
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("suite", sorted(SUITES.keys() - {"main", "oracle", "transfer"}))

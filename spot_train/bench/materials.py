@@ -6,7 +6,7 @@ Matches drafters and graphs to a commit rule and block length, and says where no
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -71,6 +71,7 @@ class Materials:
         self.recipes = _recipes(options, recipe)
         self.task = load_task(options.task, options.task_path)
         here = Path.cwd()
+        _refuse_twins("--drafter", options.drafters)
         self.drafters = {name: load_drafter(resolve_path(path, here)) for name, path in options.drafters}
         paths = [Path(resolve_path(path, here)) for path in options.graphs]
         self.graphs = {path: read_calibration(path, "graph") for path in paths}
@@ -178,14 +179,26 @@ class Materials:
         return {**self._attributes(condition.target, condition.block_length), **own}
 
     def identity(self) -> dict[str, dict[str, Any]]:
-        """What rows of one folder must agree on, by name: weights, graphs, prompts, how decoding is laid out."""
+        """What rows of one folder must agree on, by name: weights, dtype and tokens of targets, graphs, prompts, how
+        decoding is laid out, and whether code is run where a task needs it."""
         prompts = [(example.id, example.prompt) for example in self.task.examples]
+        facts = {name: self._attributes(name, None)["target"] for name in self.recipes}
+        runs_code = {"allow_code_execution": self.options.allow_code_execution} if self.task.runs_code else {}
         return {
-            "targets": {name: self._attributes(name, None)["target"]["weights_hash"] for name in self.recipes},
+            "targets": {name: one["weights_hash"] for name, one in facts.items()},
+            "target settings": {
+                name: {key: one[key] for key in sorted(one.keys() - {"name", "revision", "weights_hash"})}
+                for name, one in facts.items()
+            },
             "drafters": self.drafter_hashes,
             "graphs": {str(record["rule"]): record["values"] for record in self.graphs.values()},
             "tasks": {self.task.name: hashlib.sha256(repr(prompts).encode()).hexdigest()},
-            "settings": {"layout": self.recipe.decode.layout, "batch_size": self.options.batch_size},
+            "settings": {
+                "layout": self.recipe.decode.layout,
+                "batch_size": self.options.batch_size,
+                "pad": self.recipe.decode.pad,
+                **runs_code,
+            },
         }
 
     def native(self, drafter: str, target: str) -> bool:
@@ -223,6 +236,7 @@ def _recipes(options: BenchOptions, recipe: Recipe) -> dict[str, Recipe]:
     if not options.targets:
         return {_name(recipe.target.path_or_id): recipe}
     recipes = {}
+    _refuse_twins("--target", options.targets)
     for name, path in options.targets:
         if path.endswith(".yaml"):
             recipes[name] = load_recipe(path)
@@ -230,6 +244,14 @@ def _recipes(options: BenchOptions, recipe: Recipe) -> dict[str, Recipe]:
             place = resolve_path(path, Path.cwd())
             recipes[name] = load_recipe(options.recipe, {**options.overrides, "target.path_or_id": place})
     return recipes
+
+
+def _refuse_twins(option: str, pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise SpotError where two paths have one name, under which only one of them would run."""
+    paths: dict[str, str] = {}
+    for name, path in pairs:
+        if paths.setdefault(name, path) != path:
+            raise SpotError(f"{option} {path} and {paths[name]} are both called {name!r}; write NAME=PATH for one")
 
 
 def _name(path_or_id: str) -> str:

@@ -77,18 +77,21 @@ class CellGroup:
 
 @dataclass(frozen=True)
 class CurveGroup:
-    """Curves that `compute`, a function of its module, reads off the control's recorded trajectories."""
+    """Curves that `compute`, a function of its module, reads off the control's recorded trajectories.
+
+    about: what they depend on besides the condition, such as methods and budgets.
+    """
 
     suite: str
     condition: Condition
     compute: Callable[[Materials, Condition], list[Curve]]
-    drafter: str | None = None
+    about: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """Identity across runs."""
         return hashlib.sha256(
-            repr((self.suite, self.condition, self.compute.__name__, self.drafter)).encode()
+            repr((self.suite, self.condition, self.compute.__name__, self.about)).encode()
         ).hexdigest()
 
 

@@ -141,12 +141,13 @@ def _recorded_first(groups: Iterable[Group]) -> list[Condition]:
 def _waiting(results: Path, planned: Sequence[Group], materials: Materials) -> list[Group]:
     """What is not in the file yet, after rows of groups that were cut short are dropped from it."""
     rows = read_rows(results) if results.exists() else []
-    counts = Counter(row.provenance["group"]["id"] for row in rows)
-    torn = {row.key for row in rows if counts[row.provenance["group"]["id"]] != row.provenance["group"]["rows"]}
+    stamps = [_group_of(row, results) for row in rows]
+    counts = Counter(one["id"] for one in stamps)
+    torn = {row.key for row, one in zip(rows, stamps, strict=True) if counts[one["id"]] != one["rows"]}
     if torn:
         drop_rows(results, torn)
-    kept = [row for row in rows if row.key not in torn]
-    cells, groups = {row.key for row in kept}, {row.provenance["group"]["id"] for row in kept}
+    cells = {row.key for row in rows} - torn
+    groups = {one["id"] for row, one in zip(rows, stamps, strict=True) if row.key not in torn}
     waiting: list[Group] = []
     for group in planned:
         if isinstance(group, CurveGroup):
@@ -155,6 +156,14 @@ def _waiting(results: Path, planned: Sequence[Group], materials: Materials) -> l
         missing = tuple(one for one in group.wanted if cell_key(identity(materials, group.condition, one)) not in cells)
         waiting += [replace(group, wanted=missing)] if missing else []
     return waiting
+
+
+def _group_of(row: Row, results: Path) -> dict[str, Any]:
+    """The id and size of the group that a row was appended with."""
+    stamp = row.provenance.get("group")
+    if not isinstance(stamp, dict) or not {"id", "rows"} <= stamp.keys():
+        raise SpotError(f"{results} holds rows that no bench wrote, so it can't be resumed; give another --out")
+    return stamp
 
 
 def _identity(job: Job) -> str:

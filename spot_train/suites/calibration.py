@@ -30,33 +30,34 @@ BLOCK = "block of the answer, from 0"
 
 def groups(materials: Materials) -> list[Group]:
     """T = 0, stop tokens honoured and ignored."""
-    return [
-        CurveGroup(
-            SUITE,
-            replace(counted(materials, target, rule, ignore_stop=stop, prompts=some(materials)), mode="replay"),
-            measure,
-        )
-        for target, rule in places(materials)
-        for stop in STOPS
+    asked: list[Group] = []
+    for target, rule in places(materials):
+        for stop in STOPS:
+            condition = counted(materials, target, rule, ignore_stop=stop, prompts=some(materials))
+            about = tuple(str(one.run) for one in _watched(materials, condition))
+            asked.append(CurveGroup(SUITE, replace(condition, mode="replay"), measure, about))
+    return asked
+
+
+def _watched(materials: Materials, condition: Condition) -> list[Wanted]:
+    """Every method that drafts, at the largest budget."""
+    budgets = [max(materials.options.budgets)]
+    methods = [
+        *untrained(SUITE, budgets),
+        *calibrated(SUITE, materials, condition, budgets),
+        *trained(SUITE, materials, condition, budgets),
     ]
+    return [one for one in methods if one.method != DRAFT_FREE]
 
 
 def measure(materials: Materials, condition: Condition) -> list[Curve]:
     """Replay every method once, watching its rounds."""
-    budget = max(materials.options.budgets)
     control = recorded(materials, condition)
-    wanted = [
-        *untrained(SUITE, [budget]),
-        *calibrated(SUITE, materials, condition, [budget]),
-        *trained(SUITE, materials, condition, [budget]),
-    ]
     curves = []
-    for one in wanted:
-        if one.method == DRAFT_FREE:
-            continue
+    for one in _watched(materials, condition):
         drafter, _ = make_cell_drafter(materials, CellGroup(condition, (one,)), one, control)
         rounds: list[Drafted] = []
-        replay(drafter, control.trajectories, budget, observe=rounds.append)
+        replay(drafter, control.trajectories, one.budget, observe=rounds.append)
         curves.append(_accepted(materials, condition, one, rounds))
         if isinstance(drafter, OrderDrafter):
             curves += _acceptance(materials, condition, one, rounds)
