@@ -22,6 +22,7 @@ from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
+from spot_train.bench.scoring import answer
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.cost_line import COST_LINE
 from spot_train.provenance import provenance
@@ -68,7 +69,8 @@ def _row(
     allowed = plan.allow_code_execution
     examples = plan.task.examples
     scored = [index for index, example in enumerate(examples) if allowed or not example.runs_code]
-    solved = {index: plan.task.score(examples[index], run.results[index].text, allowed) for index in scored}
+    texts = {index: answer(target, run.results[index].tokens, plan.task.stop) for index in scored}
+    solved = {index: plan.task.score(examples[index], texts[index], allowed) for index in scored}
     differing = divergences(target, requests, control, run, plan.settings)
     row = summarise(run, control, plan.settings, solved, differing)
     families = sorted({examples[index].family for index in scored})
@@ -97,6 +99,7 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]], allow_code_exec
     control = rows[0]
     drawing = f" ({rows[-1]['verifier']} verifier)" if control["temperature"] else ""
     stops = "stop tokens ignored" if control["ignore_stop"] else "stop tokens honoured"
+    stops += ", boundaries fused (draft-free writes blocks apart)" if rows[-1]["boundary"] == "fused" else ""
     console.print(
         f"{control['n']} prompts, temperature {control['temperature']:g}{drawing}, commit rule "
         f"{control['rule']['resolution']}, {stops}. NFE is target forwards a prompt, accepted is drafts a drafted "

@@ -16,7 +16,8 @@ from spot_infer.packing import Packed
 from spot_infer.requests import DecodeSettings, Request, Verifier
 from spot_infer.transition import Sampling
 from spot_train.compare import Method, divergences, run_methods, summarise
-from spot_train.side_by_side import print_rows
+from spot_train.side_by_side import Comparison, print_rows, side_by_side
+from spot_train.tasks import Example, Task
 
 REQUESTS = [Request((2 + i, 3, 4 + i), seed=i) for i in range(5)]
 METHODS = [Method("draft-free"), Method("chain", 3, ChainDrafter())]
@@ -62,6 +63,30 @@ def test_boundaries_are_a_methods_own_and_the_control_writes_its_cache_apart():
     assert ahead.total("nfe") < chain.total("nfe")
     assert not divergences(target, REQUESTS, control, ahead, settings)
     assert [summarise(run, control, settings, {}, {})["boundary"] for run in (chain, ahead)] == ["separate", "fused"]
+
+
+class IdsExample(Example):
+    """Its prompt is token ids, since the fake tokenizer has no encoder."""
+
+    def encode(self, target: object) -> tuple[int, ...]:
+        return tuple(map(int, self.reference["ids"]))
+
+
+@pytest.mark.parametrize("ignore_stop", [False, True])
+def test_an_answer_is_scored_up_to_its_stop_token_and_a_fused_table_says_so(ignore_stop: bool) -> None:
+    seen: list[str] = []
+    examples = [IdsExample(str(i), "", "all", {"ids": one.prompt_ids}) for i, one in enumerate(REQUESTS)]
+    task = Task("letters", examples, (), 10, lambda reference, text, allowed: bool(seen.append(text)) or True)
+    target = FakeTarget(strength=0.2, stop_rate=0.3)
+    settings = replace(SETTINGS, ignore_stop=ignore_stop, boundary="fused")
+    console = Console(record=True, width=300, file=io.StringIO())
+    rows = side_by_side(target, ChainDrafter(), Comparison(task, settings, (3,)), console)
+    control = run_methods(target, [Request(one.prompt_ids) for one in REQUESTS], METHODS[:1], SETTINGS)[0]
+    expected = [control.results[i].text for i in range(5)]
+    assert any(len(text) < 9 for text in expected)
+    assert seen == expected * len(rows)
+    print_rows(console, rows, allow_code_execution=True)
+    assert "boundaries fused (draft-free writes blocks apart)" in console.export_text()
 
 
 def test_outputs_that_differ_are_counted_and_named():
