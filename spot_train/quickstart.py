@@ -93,12 +93,11 @@ def _train(recipe: Recipe, folder: Path, console: Console) -> Drafter:
         progress=True,
     )
     drafter = export(checkpoint, folder / "drafter")
-    measures = evaluate(drafter, heldout, limit_states=1000, replay_limit=0)["orders"]["before_stop"]
-    console.print(
-        "held-out next-commit accuracy, before the stop token: "
-        f"order model {measures['model']['accuracy']:.3f}, stale confidence "
-        f"{measures['stale_confidence']['accuracy']:.3f}, left to right {measures['left_to_right']['accuracy']:.3f}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    measures = evaluate(drafter, heldout, limit_states=1000, replay_limit=0)["orders"]
+    for scope, commits in (("all", "every commit"), ("before_stop", "those up to the stop token")):
+        accuracies = ", ".join(
+            f"{order} {measures[scope][name]['accuracy']:.3f}"
+            for order, name in (("order model", "model"), ("stale confidence", "stale_confidence"))
+        )
+        console.print(f"held-out accuracy, {commits}: {accuracies}", highlight=False, soft_wrap=True)
     return drafter
