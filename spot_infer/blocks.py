@@ -58,15 +58,19 @@ def unfold(root: BlockState, commits: Iterable[Commit], end: int) -> tuple[Block
     """The state that `commits` lead to from `root`, behind the blocks that they finish on the way, first block first.
 
     A finished block's state is the all-masked block after it. None where no state is: decoding stops in the block that
-    holds `end` - 1, the last position it may fill, and never commits beyond a block that is not finished. Raises
-    ValueError for a commit on a position that is not masked.
+    holds `end` - 1, the last position it may fill, never commits beyond a block that is not finished, and never on a
+    position that is not masked.
     """
     blocks: list[BlockState] = []
     state, rest = root, set(commits)
     while True:
         after = state.start + len(state.tokens)
         here = {commit for commit in rest if commit.position < after}
-        state, rest = state.with_commits(here), rest - here
+        rest -= here
+        try:
+            state = state.with_commits(here)
+        except ValueError:
+            return None
         if not state.finished:
             return None if rest else (*blocks, state)
         if after >= end:

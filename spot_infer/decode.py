@@ -187,7 +187,14 @@ def _forward(
     laid = [
         lay_out_write(row.unwritten)
         if row.unwritten and settings.boundary == "separate"
-        else lay_out(row.unwritten, row.state, graph or DraftGraph(), row.draft_end, ahead and not row.last_block)
+        else lay_out(
+            row.unwritten,
+            row.state,
+            graph or DraftGraph(),
+            row.draft_end,
+            target.spec.vocab_size,
+            ahead and not row.last_block,
+        )
         for row, graph in zip(rows, graphs, strict=True)
     ]
     packing = [RowStates(index, cache.lengths[index], one.replicas) for index, one in enumerate(laid)]

@@ -51,18 +51,25 @@ class RowReplicas:
 
 
 def lay_out(
-    unwritten: tuple[BlockState, ...], root: BlockState, graph: DraftGraph, end: int, look_ahead: bool = False
+    unwritten: tuple[BlockState, ...],
+    root: BlockState,
+    graph: DraftGraph,
+    end: int,
+    vocab_size: int,
+    look_ahead: bool = False,
 ) -> RowReplicas:
     """Replicas of `root` and of the states drafted from it, behind the finished blocks that the cache does not hold.
 
-    `end`: first position that is never returned. With `look_ahead` the block after the root's is laid out as well.
+    `end`: first position that is never returned; `vocab_size`: token ids lie below it. With `look_ahead` the block
+    after the root's is laid out as well.
     """
     laid = RowReplicas()
     laid.of_node.append(laid.add_state((*unwritten, root)))
     if look_ahead:
         laid.look_ahead()
     for commits in graph.commits[1:]:
-        blocks = unfold(root, commits, end)
+        known = all(0 <= token < vocab_size for _, token in commits)
+        blocks = unfold(root, commits, end) if known else None
         laid.of_node.append(None if blocks is None else laid.add_state((*unwritten, *blocks)))
     return laid
 

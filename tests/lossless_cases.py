@@ -11,7 +11,15 @@ import numpy as np
 import torch
 from fake_dlm import FakeTarget, FakeTokenizer
 from hypothesis import strategies as st
-from odd_drafters import CrossingDrafter, HugeDrafter, OrdersDrafter, SetDrafter, ShuffledDrafter, SometimesDrafter
+from odd_drafters import (
+    CrossingDrafter,
+    HugeDrafter,
+    OrdersDrafter,
+    OutlawDrafter,
+    SetDrafter,
+    ShuffledDrafter,
+    SometimesDrafter,
+)
 from slow_decoder import Decoded, FullLogits, canvas_full_logits, fake_full_logits, model_full_logits
 from transformers import (
     LlamaConfig,
@@ -81,6 +89,8 @@ DRAFTERS = [
     "orders tree",
     "sets",
     "sets tree",
+    "outlaw",
+    "outlaw tree",
     "shuffled order",
     "shuffled random tree",
     "sometimes",
@@ -259,6 +269,8 @@ def make_drafter(name: str, case: Case, controls: dict[int, tuple[Step, ...]]) -
         "orders tree": lambda: OrdersDrafter(merged=False),
         "sets": lambda: SetDrafter(case.target.spec.forbidden_ids, merged=True),
         "sets tree": lambda: SetDrafter(case.target.spec.forbidden_ids, merged=False),
+        "outlaw": lambda: OutlawDrafter(case.target.spec.vocab_size, merged=True),
+        "outlaw tree": lambda: OutlawDrafter(case.target.spec.vocab_size, merged=False),
         "shuffled order": lambda: ShuffledDrafter(_order(case, merged=True)),
         "shuffled random tree": lambda: ShuffledDrafter(RandomDrafter(5, merged=False)),
         "sometimes": lambda: SometimesDrafter(OracleDrafter("joint", controls, rule)),

@@ -150,6 +150,31 @@ class SetDrafter:
         return tokens[0] if random.random() < 0.7 else int(random.choice(tokens))
 
 
+class OutlawDrafter:
+    """Commits that no decoder makes: on filled positions, before the block, twice at a position, of unknown tokens."""
+
+    def __init__(self, vocab_size: int, merged: bool, seed: int = 0) -> None:
+        self.vocab_size = vocab_size
+        self.merged = merged
+        self.seed = seed
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        return [self._graph(context) for context in contexts]
+
+    def _graph(self, context: DraftContext) -> DraftGraph:
+        random = generator_of(self.seed, context)
+        graph = DraftGraph(merged=self.merged)
+        tokens = [-1, 0, 1, self.vocab_size - 1, self.vocab_size, 2**40]
+        around = range(max(context.state.start - 2, 0), context.state.start + len(context.state.tokens) + 2)
+        for _ in range(context.budget):
+            step = frozenset(
+                Commit(int(random.choice(around)), int(random.choice(tokens)))
+                for _ in range(int(random.integers(1, 4)))
+            )
+            graph.add(int(random.integers(len(graph.keys))), step, 0.5)
+        return graph
+
+
 class CrossingDrafter:
     """The control's own steps over several blocks, each among decoys: another token at the same place with the rest of
     the truth under it (a finished block's twin with states of its own), two steps in one (across a block's end too),

@@ -26,6 +26,7 @@ from spot_infer.transition import Sampling, confidence, draw
 L = 4
 MASK = 9
 END = 100
+VOCABULARY = 10
 
 
 def stats_of(outcome: Outcome) -> Stats:
@@ -68,14 +69,16 @@ def test_states_that_finish_a_block_alike_share_its_replica_and_impossible_ones_
     children = [graph.add(filled, step, 0.2) for step in after]
     niece = graph.add(twin, after[0], 0.1)
     early = graph.add(0, after[0], 0.1)
-    laid = lay_out((), root, graph, END)
+    unknown = graph.add(0, frozenset([Commit(3, VOCABULARY)]), 0.1)
+    again = graph.add(0, frozenset([Commit(1, 2), Commit(3, 7)]), 0.1)
+    laid = lay_out((), root, graph, END, VOCABULARY)
     ancestors = [None if at is None else laid.replicas[at].ancestor for at in laid.of_node]
-    assert laid.of_node[early] is None
+    assert laid.of_node[early] is laid.of_node[unknown] is laid.of_node[again] is None
     assert ancestors[0] is None
     assert ancestors[filled] == ancestors[children[0]] == ancestors[children[1]] is not None
     assert ancestors[twin] == ancestors[niece] not in (None, ancestors[filled])
     assert len(laid.replicas) == 1 + 5 + 2
-    assert lay_out((), root, graph, 4).of_node == [0] + [None] * 6
+    assert lay_out((), root, graph, 4, VOCABULARY).of_node == [0] + [None] * 8
 
 
 @pytest.mark.parametrize("layout", ["concat", "batch"])
