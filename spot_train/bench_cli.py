@@ -21,7 +21,9 @@ def bench(
     path: Annotated[str | None, typer.Option(help="Local file of the task, instead of its own source.")] = None,
     rule: Annotated[
         list[str] | None,
-        typer.Option(help="float32 or bfloat16; default the recipe's, in some suites both. Repeatable."),
+        typer.Option(
+            help="float32, bfloat16 or e: p >= 1 - e tie; default the recipe's, in some suites both. Repeatable."
+        ),
     ] = None,
     budget: Annotated[list[int], typer.Option(min=1, help="Most drafted states a round. Repeatable.")] = [8, 12, 20],  # noqa: B006
     seed: Annotated[list[int], typer.Option(min=0, help="Seeds at temperature above 0. Repeatable.")] = [0],  # noqa: B006

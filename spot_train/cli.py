@@ -253,7 +253,7 @@ def compare(
     rows = side_by_side(target, model, plan, console)
     if output is not None:
         write_rows(output, rows)
-    print_rows(console, rows, allow_code_execution)
+    print_rows(console, rows)
 
 
 @app.command()

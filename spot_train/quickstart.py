@@ -73,7 +73,7 @@ def _run(
     )
     rows = side_by_side(target, drafter, plan, console)
     write_rows(folder / "results.jsonl", rows)
-    print_rows(console, rows, allow_code_execution)
+    print_rows(console, rows)
     console.print(f"drafter: {folder / 'drafter'}   rows: {folder / 'results.jsonl'}", highlight=False, soft_wrap=True)
     return rows
 

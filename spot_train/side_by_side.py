@@ -76,7 +76,7 @@ def _row(
     families = sorted({examples[index].family for index in scored})
     by_family = {family: [solved[index] for index in scored if examples[index].family == family] for family in families}
     ran = guarantees() if allowed and plan.task.runs_code else None
-    row = {**row, "task": plan.task.name, "code_execution": ran}
+    row = {**row, "task": plan.task.name, "code_execution": ran, "unscored": len(examples) - len(scored)}
     return {**row, "accuracy_by_family": {family: sum(hits) / len(hits) for family, hits in by_family.items()}}
 
 
@@ -86,7 +86,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_file(path, "".join(json.dumps({**row, "provenance": stamp}) + "\n" for row in rows).encode())
 
 
-def print_rows(console: Console, rows: Sequence[dict[str, Any]], allow_code_execution: bool) -> None:
+def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """The table, every first divergence, and what the columns mean."""
     console.print(render(rows))
     for row in rows:
@@ -109,9 +109,12 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]], allow_code_exec
     )
     for note in _verifier_notes(rows):
         console.print(note, soft_wrap=True, highlight=False)
-    if not allow_code_execution:
+    if control.get("unscored"):
         console.print(
-            "Accuracy leaves out code tasks, whose answers run only with --allow-code-execution.", highlight=False
+            f"Accuracy leaves out {control['unscored']} prompts whose answers are code: they run only with "
+            "--allow-code-execution.",
+            soft_wrap=True,
+            highlight=False,
         )
     console.print(COST_LINE, soft_wrap=True, highlight=False)
 
@@ -120,7 +123,10 @@ def _verifier_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
     """What the verifier of the drafted rows leaves of the comparison, and what the dagger means."""
     notes = []
     if any(row["identical"] is None for row in rows):
-        notes.append(f"Verifier {rows[-1]['verifier']}: tokens differ from draft-free by design, so none are compared.")
+        notes.append(
+            f"Verifier {rows[-1]['verifier']}: outputs differ from draft-free's by design, so none are compared, "
+            "and a reduction also holds their difference in length."
+        )
     for reason in sorted({row["reason"] for row in rows if not row["distribution_preserving"]}):
         notes.append(
             f"{DAGGER} not distribution-preserving ({reason}): its forwards are not comparable with the other rows'."

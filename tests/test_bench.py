@@ -199,3 +199,8 @@ def test_spread_holds_the_ratio_and_shrinks_with_more_units() -> None:
     assert ratio_spread([3.0], [1.0]) is None
     assert ratio_spread([2.0, 4.0], [1.0, 2.0]) == (2.0, 2.0)
     assert speed_spread([10, 10], [1.0, 2.0], [10, 10], [0.5, 1.0]) == (2.0, 2.0)
+
+
+def test_a_rule_may_be_a_number_that_ties_probabilities(recipe: Path, tmp_path: Path) -> None:
+    rows = run_bench(["coverage"], bench_options(recipe, tmp_path / "out", rules=("0.02",), prompts_replay=1))
+    assert {row.rule["resolution"] for row in rows} == {0.02}

@@ -106,7 +106,7 @@ class Materials:
         """The commit rules a suite runs under: those of the command, else both resolutions or the recipe's."""
         own = self.recipe.rule.commit_rule()
         chosen = self.options.rules or (RESOLUTIONS if both else ())
-        return [replace(own, resolution=resolution) for resolution in chosen] or [own]
+        return [replace(own, resolution=_resolution(one)) for one in chosen] or [own]
 
     def settings(self, condition: Condition) -> DecodeSettings:
         """Decoding of a condition; budget, floor, padding and verifier are a method's."""
@@ -229,6 +229,14 @@ class Materials:
     @cached_property
     def drafter_hashes(self) -> dict[str, str]:
         return {name: weights_hash(one.model) for name, one in self.drafters.items()}
+
+
+def _resolution(text: str) -> str | float:
+    """A resolution as the command line gives it: a name, or a number that ties probabilities."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _recipes(options: BenchOptions, recipe: Recipe) -> dict[str, Recipe]:
