@@ -32,37 +32,37 @@ def count(case: Case) -> None:
     counts["equal"] += 1
 
 
-@settings(max_examples=1600)
+@settings(max_examples=1500)
 @given(cases(fake_targets()))
 def test_drafted_equals_draft_free_on_the_fake_target(case: Case) -> None:
     count(case)
 
 
-@settings(max_examples=500)
+@settings(max_examples=350)
 @given(cases(qwen3_targets()))
 def test_drafted_equals_draft_free_on_a_float64_qwen3(case: Case) -> None:
     count(case)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(cases(fake_targets()))
 def test_draft_free_equals_the_slow_decoder_on_the_fake_target(case: Case) -> None:
     check_against_slow_decoder(case)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(cases(qwen3_targets()))
 def test_draft_free_equals_the_slow_decoder_on_a_float64_qwen3(case: Case) -> None:
     check_against_slow_decoder(case)
 
 
-@settings(max_examples=600)
+@settings(max_examples=250)
 @given(cases(full_attention_targets()))
 def test_drafted_equals_draft_free_under_full_attention_and_its_caches(case: Case) -> None:
     count(case)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(cases(full_attention_targets()))
 def test_draft_free_equals_the_slow_decoder_under_full_attention_and_its_caches(case: Case) -> None:
     check_against_slow_decoder(case)
