@@ -21,6 +21,7 @@ from odd_drafters import (
     SometimesDrafter,
 )
 from slow_decoder import Decoded, FullLogits, canvas_full_logits, fake_full_logits, model_full_logits
+from small_families import random_model
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -133,9 +134,7 @@ def fake_targets(draw: st.DrawFn) -> tuple[Any, FullLogits]:
 
 @lru_cache
 def tiny_qwen3(seed: int, block_length: int, vocab: int) -> tuple[Any, FullLogits]:
-    """A random float64 Qwen3 of two layers, its adapter and its full forward. Random heads are near-uniform, so the
-    output is scaled until some slots are confident."""
-    torch.manual_seed(seed)
+    """A random float64 Qwen3 of two layers, its adapter and its full forward."""
     config = Qwen3Config(
         vocab_size=vocab,
         hidden_size=32,
@@ -146,10 +145,8 @@ def tiny_qwen3(seed: int, block_length: int, vocab: int) -> tuple[Any, FullLogit
         head_dim=8,
         max_position_embeddings=256,
         tie_word_embeddings=False,
-        initializer_range=0.3,
     )
-    model = Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa").to(torch.float64).eval()
-    model.lm_head.weight.data *= 2.0
+    model = random_model(Qwen3ForCausalLM, config, seed).to(torch.float64)
     target = from_model(
         model,
         FakeTokenizer(),
@@ -165,7 +162,6 @@ def tiny_qwen3(seed: int, block_length: int, vocab: int) -> tuple[Any, FullLogit
 @lru_cache
 def tiny_full_attention(shift: int, cache: str, seed: int, block_length: int) -> tuple[Any, FullLogits]:
     """A random float64 Llama, or a Qwen2 with shifted logits, of two layers under full attention."""
-    torch.manual_seed(seed)
     config_class, model_class = ((LlamaConfig, LlamaForCausalLM), (Qwen2Config, Qwen2ForCausalLM))[shift]
     config = config_class(
         vocab_size=50,
@@ -176,10 +172,8 @@ def tiny_full_attention(shift: int, cache: str, seed: int, block_length: int) ->
         num_key_value_heads=2,
         max_position_embeddings=256,
         tie_word_embeddings=False,
-        initializer_range=0.3,
     )
-    model = model_class._from_config(config, attn_implementation="sdpa").to(torch.float64).eval()
-    model.lm_head.weight.data *= 2.0
+    model = random_model(model_class, config, seed).to(torch.float64)
     target = from_model(
         model,
         FakeTokenizer(),

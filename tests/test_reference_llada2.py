@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from official_blocks import TOLERANCE, block_logits, check_stored_blocks
 from safetensors.torch import load_file
 
 from spot_infer import load_target
-from spot_infer.blocks import BlockState
 from spot_infer.decode import decode
-from spot_infer.packing import Packed, Replica, RowStates, pack
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.transition import CommitRule
 
 L = 8
-TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module")
@@ -31,24 +29,10 @@ def reference(llada2_reference: Path) -> dict[str, torch.Tensor]:
     return load_file(llada2_reference / "reference.safetensors")
 
 
-def block_logits(target: Any, cache: Any, tokens: list[int], start: int) -> tuple[torch.Tensor, Packed]:
-    """Logits [L, V] of a block behind the cache's only row, read at every slot whether masked or not."""
-    state = BlockState(start, tuple(tokens), target.spec.mask_id)
-    packed = pack([RowStates(0, cache.lengths[0], (Replica(state),))], "concat")
-    everywhere = Packed(**{**vars(packed), "read_index": torch.arange(L)})
-    return target.logits(target.forward(everywhere, cache)), packed
-
-
 def test_every_block_behind_its_stored_predecessors_equals_the_full_forward(
     target: Any, reference: dict[str, torch.Tensor]
 ) -> None:
-    ids, expected = reference["input_ids"][0].tolist(), reference["logits"][0]
-    cache = target.new_cache()
-    cache.add_row()
-    for start in range(0, len(ids), L):
-        logits, packed = block_logits(target, cache, ids[start : start + L], start)
-        assert (logits - expected[start : start + L]).abs().max() < TOLERANCE
-        cache.promote(0, packed, 0)
+    check_stored_blocks(target, reference)
 
 
 def test_a_block_behind_a_prefilled_prompt_equals_the_official_cached_forward_and_so_does_the_next(
