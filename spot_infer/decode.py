@@ -212,17 +212,6 @@ def _forward(
     return _Forward(packed, hidden, laid)
 
 
-def _drafted_states(graphs: list[DraftGraph | None], forward: _Forward) -> dict[int, tuple[DraftGraph, int]]:
-    """Of the packed states that belong to a draft graph, the graph and their node in it."""
-    return {
-        forward.packed.row_states[index] + replica: (graph, node)
-        for index, (graph, laid) in enumerate(zip(graphs, forward.laid, strict=True))
-        if graph is not None
-        for node, replica in enumerate(laid.of_node)
-        if replica is not None
-    }
-
-
 def _advance(
     target: Target,
     cache: PrefixCache,
@@ -237,14 +226,14 @@ def _advance(
     packed, hidden = forward.packed, forward.hidden
     answers = read_answers(target, hidden, settings.rule)
     places = [
-        (packed.row_states[index] + replica, row, laid.replicas[replica].state)
-        for index, (row, laid) in enumerate(zip(rows, forward.laid, strict=True))
-        for replica in laid.of_node
+        (packed.row_states[index] + replica, row, laid.replicas[replica].state, graph, node)
+        for index, (row, laid, graph) in enumerate(zip(rows, forward.laid, graphs, strict=True))
+        for node, replica in enumerate(laid.of_node)
         if replica is not None
     ]
-    reading = [(replica, state.start, row.noise) for replica, row, state in places]
-    committed = {replica: row.committed_in(state) for replica, row, state in places}
-    drafted = _drafted_states(graphs, forward)
+    reading = [(at, state.start, row.noise) for at, row, state, _, _ in places]
+    committed = {at: row.committed_in(state) for at, row, state, _, _ in places if settings.rule.counts_commits}
+    drafted = {at: (graph, node) for at, _, _, graph, node in places if graph is not None}
     transitions, ends = target_steps(target, packed, hidden, answers, settings, reading, drafted, committed)
     drafts = drafter is not None and settings.budget > 0
     rounds: list[Round] = []

@@ -75,6 +75,11 @@ class CommitRule:
     def _quotas(self) -> tuple[int, ...]:
         return self.quota if isinstance(self.quota, tuple) else (self.quota,)
 
+    @property
+    def counts_commits(self) -> bool:
+        """Whether a step depends on how many commits its block has seen."""
+        return self.opening == "first" or isinstance(self.quota, tuple)
+
     def quota_after(self, committed: int) -> int:
         """Slots of the step that follows `committed` commits in a block."""
         quotas = self._quotas()
