@@ -30,7 +30,7 @@ from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
 from spot_infer.packing import Packed, resolve_layout
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.table import TOP_K
-from spot_infer.targets.protocol import PrefixCache, Target, TargetSpec
+from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
 
 SIZES = (1, 2, 4, 9, 13, 21)
 _PATHS = 3
@@ -187,7 +187,7 @@ def _measure_block(
     into: _Samples,
 ) -> None:
     """Decode one block draft-free and one with rounds of `sizes` in turn, and keep what every round took."""
-    timed = _TimedTarget(target, clock)
+    timed = _TimedCanvas(target, clock) if isinstance(target, CanvasTarget) else _TimedTarget(target, clock)
     length = target.spec.block_length
     last = clock.now()
     for number, _ in enumerate(decode(timed, prompts, replace(block, budget=0))):
@@ -324,6 +324,14 @@ class _TimedTarget:
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._target.logits(hidden)
+
+
+class _TimedCanvas(_TimedTarget):
+    """The same of a target with full attention; what opens a block counts to its round, not to the forward."""
+
+    def __init__(self, target: CanvasTarget, clock: Clock) -> None:
+        super().__init__(target, clock)
+        self.open_blocks, self.pack = target.open_blocks, target.pack
 
 
 class DrafterTimer:

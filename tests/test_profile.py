@@ -11,6 +11,7 @@ import torch
 from fake_dlm import FakeTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lossless_cases import tiny_full_attention
 from small_target import save_small_target
 from test_replay import order_drafter
 from virtual_time import VirtualDrafter, VirtualTarget, VirtualTime
@@ -123,3 +124,10 @@ def test_the_command_profiles_a_real_target(tmp_path: Path, capsys: pytest.Captu
     assert 0 < curve.setup["forward_s"][0] < curve.seconds[0]
     assert json.loads((tmp_path / "curve.json").read_text())["provenance"]["versions"]["torch"]
     assert run([*command, "--layout", "round"]) == 2
+
+
+@pytest.mark.parametrize("cache", ["none", "dual"])
+def test_a_target_with_full_attention_is_profiled_like_any_other(cache: str) -> None:
+    target, _ = tiny_full_attention(0, cache, 2, 8)
+    curve = profile(target, ProfileSettings(sizes=(1, 2, 4), cycles=1), DecodeSettings(batch_size=1))
+    assert curve.replicas == (1, 2, 4) and min(curve.seconds) > 0
