@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from spot_infer.decode import decode
 from spot_infer.divergence import Divergence, first_divergence
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
-from spot_train.recording import record_trajectories
+from spot_train.recording import decoded_trajectories
 from spot_train.trajectory import Trajectory
 
 
@@ -61,7 +60,7 @@ class BatchReport:
 def compare_batch(target: Target, requests: Sequence[Request], settings: DecodeSettings) -> BatchReport:
     """Decode `requests` draft-free in batches of `settings.batch_size` and one by one, and compare."""
     batched, alone = (
-        _trajectories(target, requests, replace(settings, budget=0, batch_size=size))
+        decoded_trajectories(target, requests, replace(settings, budget=0, batch_size=size))
         for size in (settings.batch_size, 1)
     )
     flips: list[tuple[int, Divergence]] = []
@@ -79,13 +78,6 @@ def compare_batch(target: Target, requests: Sequence[Request], settings: DecodeS
             flips.append((index, flip))
     identical = len(requests) - len(flips)
     return BatchReport(target.spec.dtype, settings.batch_size, len(requests), identical, steps, tuple(flips), shift)
-
-
-def _trajectories(target: Target, requests: Sequence[Request], settings: DecodeSettings) -> list[Trajectory]:
-    done = {
-        index: run for index, run, _ in record_trajectories(requests, decode(target, requests, settings, record=True))
-    }
-    return [done[index] for index in range(len(requests))]
 
 
 def _largest_shift(one: Trajectory, other: Trajectory, steps: int) -> float:

@@ -19,12 +19,11 @@ from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
-from spot_infer.packaged import local_path
 from spot_infer.profile import machine_facts
 from spot_infer.requests import Request
 from spot_infer.targets.protocol import Target
 from spot_train.calibrate_graph import Recorded, record_pool, recorded_shards
-from spot_train.calibration import calibration_prompts, check_calibration, read_calibration, write_calibration
+from spot_train.calibration import calibration_prompts, load_calibration, write_calibration
 from spot_train.collect import decode_settings, load_recipe_target, target_attributes
 from spot_train.compare import Method
 from spot_train.recipe import Recipe
@@ -172,12 +171,9 @@ def load_floor(path: str | Path, attributes: Mapping[str, Any]) -> float:
     Raises SpotError where the file is damaged or was calibrated for another target or block length; another commit
     rule warns.
     """
-    place = local_path(path)
-    record = read_calibration(place, "floor")
-    check_calibration(record, place, attributes)
-    floor = record["values"].get("floor")
+    floor = load_calibration(path, "floor", attributes)["values"].get("floor")
     if isinstance(floor, bool) or not isinstance(floor, int | float) or not 0 <= floor < 1:
-        raise SpotError(f"{place}: values.floor is {floor!r}, not a mass of at least 0 and below 1; calibrate again")
+        raise SpotError(f"{path}: values.floor is {floor!r}, not a mass of at least 0 and below 1; calibrate again")
     return float(floor)
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spot_infer.decode import decode
 from spot_infer.drafters.calibrated_graph import CalibratedGraph, CalibratedGraphDrafter, RankSet, leads_to
 from spot_infer.drafters.hypotheses import token_candidates
 from spot_infer.drafters.oracle import future_steps
@@ -21,16 +20,15 @@ from spot_infer.drafters.stale import stale_order
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.noise import request_seed
-from spot_infer.packaged import local_path
 from spot_infer.requests import Request
 from spot_infer.table import TOP_K
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule
-from spot_train.calibration import calibration_prompts, check_calibration, read_calibration, write_calibration
+from spot_train.calibration import calibration_prompts, load_calibration, write_calibration
 from spot_train.collect import decode_settings, shared_attributes
 from spot_train.recipe import Recipe
 from spot_train.recipe_schema import GraphScore
-from spot_train.recording import record_trajectories
+from spot_train.recording import decoded_trajectories
 from spot_train.replay import replay, replay_summary, steps_of
 from spot_train.shards import ShardSet
 from spot_train.trajectory import Trajectory
@@ -145,11 +143,10 @@ def record_pool(recipe: Recipe, target: Target) -> Recorded:
     prompts, report = calibration_prompts(recipe, target)
     seed = recipe.collect.seed
     requests = [Request(one.prompt_ids, request_seed(seed, one.prompt_ids)) for one in prompts]
-    rounds = decode(target, requests, decode_settings(recipe), record=True)
-    recorded = sorted(record_trajectories(requests, rounds), key=lambda one: one[0])
+    trajectories = decoded_trajectories(target, requests, decode_settings(recipe))
     sources = recipe.calibrate.sources or recipe.prompts.sources
     data = {"sources": [one.path_or_id for one in sources], "max_new_tokens": recipe.collect.max_new_tokens}
-    return _split(recipe, [one for _, one, _ in recorded], shared_attributes(recipe, target, report), data)
+    return _split(recipe, trajectories, shared_attributes(recipe, target, report), data)
 
 
 def recorded_shards(recipe: Recipe, shards: ShardSet) -> Recorded:
@@ -201,13 +198,11 @@ def load_graph(path: str | Path, attributes: Mapping[str, Any]) -> CalibratedGra
     Raises SpotError where the file is damaged or was calibrated for another target or block length; another commit
     rule warns.
     """
-    place = local_path(path)
-    record = read_calibration(place, "graph")
-    check_calibration(record, place, attributes)
+    record = load_calibration(path, "graph", attributes)
     try:
         return _graph(record["values"], attributes, record)
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise SpotError(f"{place}: values hold no draft graph ({error}); calibrate again") from None
+        raise SpotError(f"{path}: values hold no draft graph ({error}); calibrate again") from None
 
 
 def _graph(values: Mapping[str, Any], attributes: Mapping[str, Any], record: Mapping[str, Any]) -> CalibratedGraph:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from spot_infer.atomic import write_json
 from spot_infer.errors import SpotError
+from spot_infer.packaged import local_path
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule
 from spot_train.prompts import Prompt, PromptReport, load_prompts
@@ -98,11 +99,20 @@ def read_calibration(path: Path, kind: Kind) -> dict[str, Any]:
     return record
 
 
-def check_calibration(record: Mapping[str, Any], path: Path, attributes: Mapping[str, Any]) -> None:
-    """Raise SpotError where the file was made for another target or block length, warn where for another rule.
+def load_calibration(path: str | Path, kind: Kind, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The record in a file or `builtin:` name, checked against a target's attributes (`collect.target_attributes`) or
+    those of a set of shards.
 
-    `attributes` are what `collect.target_attributes` says of a target, or those of a set of shards.
+    Raises SpotError where the file is damaged or was made for another target or block length; another commit rule
+    warns.
     """
+    place = local_path(path)
+    record = read_calibration(place, kind)
+    _check(record, place, attributes)
+    return record
+
+
+def _check(record: Mapping[str, Any], path: Path, attributes: Mapping[str, Any]) -> None:
     for key in _SAME_TARGET:
         there, here = record["target"].get(key), attributes["target"].get(key)
         if there != here:

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from spot_infer.cost import CostCurve
-from spot_infer.decode import decode
 from spot_infer.graph import Drafter
 from spot_infer.profile import DrafterTimer, Profiler, ProfileSettings
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
 from spot_train.compare import Method
-from spot_train.recording import record_trajectories
+from spot_train.recording import decoded_trajectories
 from spot_train.simulate import predict, prediction_row, replay_rounds
 from spot_train.timed_methods import timed_methods
 from spot_train.trajectory import Trajectory
@@ -46,7 +45,7 @@ def check_prediction(
     """One row a method with `throughput_ratio` predicted, `measured_ratio` and `gap` = predicted / measured - 1, and
     the curve. Ratios are on the profile's clock, as `seconds` are (predicted and measured); `wall_ratio` is the
     measured one in wall time. Needs batch_size 1."""
-    trajectories = _recorded(target, requests, decoding)
+    trajectories = decoded_trajectories(target, requests, replace(decoding, budget=0))
     profiler = Profiler(target, replace(settings, prefix_tokens=mean_prefix(trajectories)), decoding)
     cells = [
         (name, budget, floor) for name in checked.drafters for budget in checked.budgets for floor in checked.floors
@@ -102,8 +101,3 @@ def check_prediction(
 def mean_prefix(trajectories: Sequence[Trajectory]) -> int:
     """Mean over all steps of where their block starts, in tokens: the prefix that a round attends to."""
     return round(float(np.mean(np.concatenate([one.block_start for one in trajectories]))))
-
-
-def _recorded(target: Target, requests: Sequence[Request], decoding: DecodeSettings) -> list[Trajectory]:
-    rounds = decode(target, requests, replace(decoding, budget=0), record=True)
-    return [trajectory for _, trajectory, _ in sorted(record_trajectories(requests, rounds), key=lambda one: one[0])]

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spot_infer.blocks import Step
+from spot_infer.decode import decode
 from spot_infer.noise import prompt_hash
-from spot_infer.requests import Request, Result, Round
+from spot_infer.requests import DecodeSettings, Request, Result, Round
 from spot_infer.table import TOP_K, StaleTable
+from spot_infer.targets.protocol import Target
 from spot_train.trajectory import Trajectory
 
 
@@ -57,6 +59,12 @@ def record_trajectories(
         if round_.result is not None:
             del recordings[round_.request]
             yield round_.request, _trajectory(requests[round_.request], recording, round_.result), round_.result
+
+
+def decoded_trajectories(target: Target, requests: Sequence[Request], settings: DecodeSettings) -> list[Trajectory]:
+    """The draft-free trajectories of `requests`, in their order."""
+    done = record_trajectories(requests, decode(target, requests, settings, record=True))
+    return [trajectory for _, trajectory, _ in sorted(done, key=lambda one: one[0])]
 
 
 def _trajectory(request: Request, recording: _Recording, result: Result) -> Trajectory:

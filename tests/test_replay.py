@@ -28,7 +28,7 @@ from spot_infer.targets import load_target
 from spot_infer.transition import CommitRule, Sampling
 from spot_train.calibrate_graph import count_nodes, count_paths, select_nodes
 from spot_train.methods import DrafterSources, make_drafter
-from spot_train.recording import record_trajectories
+from spot_train.recording import decoded_trajectories, record_trajectories
 from spot_train.replay import ReplayResult, mean_reduction, replay, replay_summary, steps_of
 from spot_train.trajectory import Trajectory
 
@@ -193,8 +193,7 @@ def test_replay_equals_drafted_decoding_under_full_attention_where_no_block_is_w
     target, _ = tiny_full_attention(1, cache, 0, 4)
     requests = [Request(tuple(range(3, 5 + 3 * i))) for i in range(3)]
     free = DecodeSettings(11, ignore_stop=True, batch_size=2)
-    recorded = sorted(record_trajectories(requests, decode(target, requests, free, record=True)), key=lambda r: r[0])
-    control = [trajectory for _, trajectory, _ in recorded]
+    control = decoded_trajectories(target, requests, free)
     rounds = decode(target, requests, replace(free, budget=3), ChainDrafter())
     results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
     replayed = replay(ChainDrafter(), control, 3)

@@ -21,7 +21,7 @@ from spot_infer.requests import DecodeSettings, Request
 from spot_infer.transition import CommitRule
 from spot_train.cost_check import Checked, check_prediction
 from spot_train.methods import DrafterSources, make_drafter
-from spot_train.recording import record_trajectories
+from spot_train.recording import decoded_trajectories
 from spot_train.replay import steps_of
 from spot_train.simulate import predict, prediction_row, replay_rounds
 from spot_train.trajectory import Trajectory
@@ -56,8 +56,7 @@ def test_a_known_curve_predicts_the_time_of_real_decoding_exactly(
 ) -> None:
     time = VirtualTime()
     target = VirtualTarget(seed=seed, block_length=8, vocab_size=30, time=time)
-    recorded = record_trajectories(requests(), decode(target, requests(), FREE, record=True))
-    control = [trajectory for _, trajectory, _ in sorted(recorded, key=lambda one: one[0])]
+    control = decoded_trajectories(target, requests(), FREE)
     drafter = VirtualDrafter(made(name, 8, control), time)
     curve = CostCurve(
         "planted",
@@ -94,8 +93,7 @@ def test_the_check_agrees_with_itself_in_virtual_time(monkeypatch: pytest.Monkey
 
 def test_a_flat_curve_without_a_drafter_turns_forwards_into_time() -> None:
     target = VirtualTarget(seed=1, block_length=8, vocab_size=30)
-    recorded = record_trajectories(requests(), decode(target, requests(), FREE, record=True))
-    control = [trajectory for _, trajectory, _ in sorted(recorded, key=lambda one: one[0])]
+    control = decoded_trajectories(target, requests(), FREE)
     rounds = replay_rounds(made("joint_oracle", 8, control), control, 8)
     row = prediction_row(CostCurve("flat", (1, 30), (1.0, 1.0), unit="c1"), rounds)
     assert row["throughput_ratio"] == pytest.approx(row["reduction"]) and row["reduction"] > 1.5

@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from spot_infer.blocks import Step
-from spot_infer.decode import decode
 from spot_infer.errors import SpotError
 from spot_infer.noise import NOISE_VERSION, prompt_hash
 from spot_infer.requests import Request
 from spot_infer.table import TOP_K
-from spot_infer.targets.protocol import Target
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import Condition
-from spot_train.recording import record_trajectories
+from spot_train.recording import decoded_trajectories
 from spot_train.replay import steps_of
 from spot_train.shard_files import StoredTrajectory, check_shard, read_shard, write_shard
 from spot_train.shards import shard_name
@@ -50,6 +48,7 @@ def recorded(materials: Materials, condition: Condition) -> Recorded:
     """The condition's trajectories, decoded now where no sound shard holds them."""
     target = materials.target(condition.target, condition.block_length)
     requests = materials.requests(condition)
+    settings = dataclasses.replace(materials.settings(condition), batch_size=RECORDING_BATCH)
     facts = _facts(materials, condition)
     folder = materials.options.out / FOLDER / _digest(facts)
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +59,7 @@ def recorded(materials: Materials, condition: Condition) -> Recorded:
         attributes = {**facts, "prompt_hashes": [prompt_hash(one.prompt_ids) for one in lease]}
         kept = _kept(path, attributes)
         if kept is None:
-            kept = _decoded(target, lease, materials, condition)
+            kept = decoded_trajectories(target, lease, settings)
             shutil.rmtree(path, ignore_errors=True)
             write_shard(path, [StoredTrajectory(one, one.prompt_hash, True) for one in kept], attributes)
         trajectories += kept[: len(lease)]
@@ -109,12 +108,3 @@ def _kept(path: Path, attributes: Mapping[str, Any]) -> list[Trajectory] | None:
     if any(there.get(key) != value for key, value in attributes.items() if key != "prompt_hashes"):
         return None
     return [stored.trajectory for stored in read_shard(path)]
-
-
-def _decoded(
-    target: Target, requests: Sequence[Request], materials: Materials, condition: Condition
-) -> list[Trajectory]:
-    settings = dataclasses.replace(materials.settings(condition), batch_size=RECORDING_BATCH)
-    done = record_trajectories(requests, decode(target, requests, settings, record=True))
-    by_request = {index: trajectory for index, trajectory, _ in done}
-    return [by_request[index] for index in range(len(requests))]
