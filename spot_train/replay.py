@@ -54,6 +54,13 @@ class Drafted:
     block: int
 
 
+def draft_free(trajectory: Trajectory) -> ReplayResult:
+    """What the control needs: a forward a step and one for each finished block that is written."""
+    steps, blocks = len(trajectory), len(set(trajectory.block_start.tolist()))
+    nfe = steps + (max(blocks - 1, 0) if trajectory.writes else 0)
+    return ReplayResult(nfe, nfe, steps, 0, 0, 0, 0, 0)
+
+
 class _Replay:
     """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits.
     `fused_end`: where boundaries are fused, the first position that is never returned, else None."""
@@ -133,11 +140,10 @@ class _Replay:
         return self.step >= len(self.steps)
 
     def result(self) -> ReplayResult:
-        boundaries = max(len(set(self.starts)) - 1, 0) if self.trajectory.writes else 0
         counts = self.counts
         return ReplayResult(
             nfe=counts["rounds"] + counts["cache_writes"],
-            draft_free_nfe=len(self.steps) + boundaries,
+            draft_free_nfe=draft_free(self.trajectory).nfe,
             rounds=counts["rounds"],
             drafted_rounds=counts["drafted_rounds"],
             accepted=counts["accepted"],

@@ -19,7 +19,7 @@ from spot_infer.targets.protocol import TargetSpec
 from spot_infer.verify import distribution_preserving
 from spot_train.methods import DrafterSources, make_drafter
 from spot_train.provenance import provenance
-from spot_train.replay import ReplayResult, replay, replay_summary, steps_of
+from spot_train.replay import ReplayResult, draft_free, replay, replay_summary, steps_of
 from spot_train.results import Cell, PerPrompt
 from spot_train.shards import ShardSet
 from spot_train.trajectory import Trajectory
@@ -55,7 +55,7 @@ def replay_cells(
     for name, options, drafter in made:
         for budget in (0,) if drafter is None else budgets:
             if drafter is None:
-                results = [_draft_free(one) for one in trajectories]
+                results = [draft_free(one) for one in trajectories]
             else:
                 temperature, limit = shards.sampling.temperature, shards.attributes["decoding"]["max_new_tokens"]
                 results = replay(
@@ -91,10 +91,16 @@ def print_cells(console: Console, cells: Sequence[Cell], split: str) -> None:
     )
 
 
-def _draft_free(trajectory: Trajectory) -> ReplayResult:
-    steps, blocks = len(trajectory), len(set(trajectory.block_start.tolist()))
-    nfe = steps + (blocks - 1 if trajectory.writes else 0)
-    return ReplayResult(nfe, nfe, steps, 0, 0, 0, 0, 0)
+def replay_figures(results: Sequence[ReplayResult]) -> dict[str, Any]:
+    """The fields of a cell that replay counts."""
+    summary = replay_summary(results)
+    names = ("nfe", "draft_free_nfe", "reduction", "drafter_calls", "states_scored")
+    nfe, control = [one.nfe for one in results], [one.draft_free_nfe for one in results]
+    return {
+        **{name: summary[name] for name in names},
+        "accepted": summary["accepted_per_round"],
+        "per_prompt": PerPrompt(nfe=nfe, draft_free_nfe=control),
+    }
 
 
 def _cell(
@@ -110,7 +116,6 @@ def _cell(
     decoding = attributes["decoding"]
     settings = DecodeSettings(rule=shards.rule, sampling=sampling, budget=budget)
     preserving, reason = distribution_preserving(_spec(attributes), settings)
-    summary = replay_summary(results)
     sources = attributes.get("prompts", {}).get("sources", ())
     return Cell(
         suite="replay",
@@ -131,16 +136,10 @@ def _cell(
         block_length=shards.block_length,
         mode="replay",
         n=len(results),
-        accepted=summary["accepted_per_round"],
         distribution_preserving=preserving,
         reason=reason,
-        per_prompt=PerPrompt(nfe=[one.nfe for one in results], draft_free_nfe=[one.draft_free_nfe for one in results]),
         provenance=dict(stamp),
-        nfe=summary["nfe"],
-        draft_free_nfe=summary["draft_free_nfe"],
-        reduction=summary["reduction"],
-        drafter_calls=summary["drafter_calls"],
-        states_scored=summary["states_scored"],
+        **replay_figures(results),
     )
 
 

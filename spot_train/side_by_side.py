@@ -22,10 +22,10 @@ from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
-from spot_train.bench.scoring import answer
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.cost_line import COST_LINE
 from spot_train.provenance import provenance
+from spot_train.scoring import score
 from spot_train.tasks import Task
 from spot_train.tasks.sandbox import guarantees
 
@@ -67,17 +67,17 @@ def _row(
     target: Target, plan: Comparison, requests: Sequence[Request], control: MethodRun, run: MethodRun
 ) -> dict[str, Any]:
     allowed = plan.allow_code_execution
-    examples = plan.task.examples
-    scored = [index for index, example in enumerate(examples) if allowed or not example.runs_code]
-    texts = {index: answer(target, run.results[index].tokens, plan.task.stop) for index in scored}
-    solved = {index: plan.task.score(examples[index], texts[index], allowed) for index in scored}
-    differing = divergences(target, requests, control, run, plan.settings)
-    row = summarise(run, control, plan.settings, solved, differing)
-    families = sorted({examples[index].family for index in scored})
-    by_family = {family: [solved[index] for index in scored if examples[index].family == family] for family in families}
-    ran = guarantees() if allowed and plan.task.runs_code else None
-    row = {**row, "task": plan.task.name, "code_execution": ran, "unscored": len(examples) - len(scored)}
-    return {**row, "accuracy_by_family": {family: sum(hits) / len(hits) for family, hits in by_family.items()}}
+    outputs = [run.results[index].tokens for index in range(len(requests))]
+    scores = score(plan.task, target, outputs, allowed)
+    solved = {index: one for index, one in enumerate(scores.solved) if one is not None}
+    row = summarise(run, control, plan.settings, solved, divergences(target, requests, control, run, plan.settings))
+    return {
+        **row,
+        "task": plan.task.name,
+        "code_execution": guarantees() if allowed and plan.task.runs_code else None,
+        "unscored": scores.unscored,
+        "accuracy_by_family": dict(scores.by_family),
+    }
 
 
 def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -3,35 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from spot_infer.divergence import Divergence
-from spot_infer.graph import DraftContext, Drafter, DraftGraph
+from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings
-from spot_infer.verify import distribution_preserving, same_tokens
+from spot_infer.verify import distribution_preserving
 from spot_train.bench.committed import committed_measures
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, Wanted, runs_of
 from spot_train.bench.recorded import Recorded, generated, recorded
-from spot_train.bench.scoring import score
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.methods import DrafterSources, make_drafter
-from spot_train.replay import ReplayResult, replay, replay_summary
+from spot_train.replay import draft_free, replay
+from spot_train.replay_run import replay_figures
 from spot_train.results import Cell, PerPrompt
 
 OF_THE_LOOP = ("floor", "pad")
 ORACLES = {"position_oracle": "share_of_position_oracle", "joint_oracle": "share_of_joint_oracle"}
-
-
-@dataclass(frozen=True)
-class NoDrafts:
-    """Drafts nothing: draft-free decoding under replay."""
-
-    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
-        return [DraftGraph() for _ in contexts]
 
 
 def run_cells(materials: Materials, group: CellGroup) -> list[Cell]:
@@ -46,8 +38,9 @@ def run_cells(materials: Materials, group: CellGroup) -> list[Cell]:
 
 def make_cell_drafter(
     materials: Materials, group: CellGroup, one: Wanted, control: Recorded | None
-) -> tuple[Drafter, dict[str, Any]]:
-    """The drafter of a cell and its options of the loop; padding is the recipe's, but for a cell with a floor."""
+) -> tuple[Drafter | None, dict[str, Any]]:
+    """The drafter of a cell, None for the control, and its options of the loop; padding is the recipe's, but for a cell
+    with a floor."""
     own = {name: value for name, value in one.options if name not in OF_THE_LOOP}
     loop = {name: value for name, value in one.options if name in OF_THE_LOOP}
     loop = {"pad": materials.recipe.decode.pad and "floor" not in loop, **loop}
@@ -58,7 +51,7 @@ def make_cell_drafter(
         trajectories=control.steps() if control is not None and one.method.endswith("_oracle") else None,
         seed=group.condition.seed,
     )
-    return make_drafter(one.method, sources, own) or NoDrafts(), loop
+    return make_drafter(one.method, sources, own), loop
 
 
 def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell]]:
@@ -70,16 +63,16 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
     for one in runs_of(group.wanted):
         started = time.process_time()
         drafter, loop = make_cell_drafter(materials, group, one, control)
-        results = replay(
-            drafter,
-            control.trajectories,
-            one.budget,
-            loop.get("floor", 0.0),
-            condition.sampling.temperature,
-        )
-        figures = _replay_figures(results)
-        if one.method == DRAFT_FREE:
-            scores = score(materials, target, outputs)
+        if drafter is None:
+            results = [draft_free(trajectory) for trajectory in control.trajectories]
+        else:
+            floor, temperature = loop.get("floor", 0.0), condition.sampling.temperature
+            results = replay(drafter, control.trajectories, one.budget, floor, temperature)
+        figures = replay_figures(results)
+        spread = ratio_spread([each.draft_free_nfe for each in results], [each.nfe for each in results])
+        figures["spread"] = {"reduction": spread} if spread else {}
+        if drafter is None:
+            scores = materials.scores(target, outputs)
             figures |= {"accuracy": scores.accuracy, "accuracy_by_family": dict(scores.by_family)}
             figures["per_prompt"] = figures["per_prompt"].model_copy(update={"solved": list(scores.solved)})
             figures["tokens"] = sum(map(len, outputs))
@@ -88,18 +81,6 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
         stamp = _stamp(materials, group, one) | {"cpu_s": round(time.process_time() - started, 3)}
         rows.append((one, _cell(materials, group, one, figures, stamp)))
     return rows
-
-
-def _replay_figures(results: Sequence[ReplayResult]) -> dict[str, Any]:
-    summary = replay_summary(results)
-    nfe, control = [one.nfe for one in results], [one.draft_free_nfe for one in results]
-    spread = ratio_spread(control, nfe)
-    return {
-        **{name: summary[name] for name in ("nfe", "draft_free_nfe", "reduction", "drafter_calls", "states_scored")},
-        "accepted": summary["accepted_per_round"],
-        "spread": {"reduction": spread} if spread else {},
-        "per_prompt": PerPrompt(nfe=nfe, draft_free_nfe=control),
-    }
 
 
 def _decoded(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell]]:
@@ -112,17 +93,15 @@ def _decoded(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell]
     methods, loops = [], []
     for one in wanted:
         drafter, loop = make_cell_drafter(materials, group, one, control_steps)
-        kept = None if one.method == DRAFT_FREE else drafter
         loops.append(loop)
-        methods.append(Method(one.method, one.budget, kept, **loop, verifier=one.verifier))
+        methods.append(Method(one.method, one.budget, drafter, **loop, verifier=one.verifier))
     runs = run_methods(target, requests, methods, settings, record=condition.tables)
     rows = []
     for one, run, loop in zip(wanted, runs, loops, strict=True):
-        exact = same_tokens(_settings(materials, group, one, loop))
-        differing = divergences(target, requests, runs[0], run, settings) if exact else {}
+        differing = divergences(target, requests, runs[0], run, settings)
         figures = _real_figures(materials, target, run, runs[0], settings, differing)
-        if not exact:
-            figures |= {"identical": None, "divergences": None}
+        if figures["identical"] is None:
+            figures["divergences"] = None
         if condition.tables:
             figures["measures"] = committed_measures(run.steps, run.tables, target.spec.block_length)
         stamp = _stamp(materials, group, one) | {"pad": loop["pad"]}
@@ -139,7 +118,7 @@ def _real_figures(
     differing: Mapping[int, Divergence],
 ) -> dict[str, Any]:
     order = sorted(run.results)
-    scores = score(materials, target, [run.results[index].tokens for index in order])
+    scores = materials.scores(target, [run.results[index].tokens for index in order])
     nfe, control_nfe = ([one.results[index].stats.nfe for index in order] for one in (run, control))
     spread = {
         "reduction": ratio_spread(control_nfe, nfe),

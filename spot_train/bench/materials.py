@@ -26,6 +26,7 @@ from spot_train.calibration import read_calibration
 from spot_train.collect import load_recipe_target, target_attributes
 from spot_train.provenance import provenance, weights_hash
 from spot_train.recipe import Recipe, load_recipe, resolve_path
+from spot_train.scoring import Scores, score
 from spot_train.tasks import load_task
 
 RESOLUTIONS = ("float32", "bfloat16")
@@ -129,6 +130,10 @@ class Materials:
             return False
         return True
 
+    def scores(self, target: Target, outputs: Sequence[Sequence[int]]) -> Scores:
+        """How the task scores its first prompts' generated ids, code answers only where they may run."""
+        return score(self.task, target, outputs, self.options.allow_code_execution)
+
     def requests(self, condition: Condition) -> list[Request]:
         """The condition's prompts, encoded for its target, each with its seed."""
         target = self.target(condition.target, condition.block_length)
@@ -170,8 +175,8 @@ class Materials:
     def fits(self, condition: Condition) -> bool:
         """Whether the target's context holds every prompt with its answer, in whole blocks."""
         spec = self.target(condition.target, condition.block_length).spec
-        longest = max(len(one.prompt_ids) for one in self.requests(condition)) + condition.max_new_tokens
-        return -(-longest // spec.block_length) * spec.block_length <= spec.max_positions
+        lengths = [len(one.prompt_ids) for one in self.requests(condition)]
+        return all(spec.blocks_end(length, condition.max_new_tokens) <= spec.max_positions for length in lengths)
 
     def attributes(self, condition: Condition) -> dict[str, Any]:
         """What shards and calibrations record: the condition's target, block length, rule and sampling."""

@@ -56,6 +56,7 @@ def measure(materials: Materials, condition: Condition) -> list[Curve]:
     curves = []
     for one in _watched(materials, condition):
         drafter, _ = make_cell_drafter(materials, CellGroup(condition, (one,)), one, control)
+        assert drafter is not None
         rounds: list[Drafted] = []
         replay(drafter, control.trajectories, one.budget, observe=rounds.append)
         curves.append(_accepted(materials, condition, one, rounds))

@@ -14,7 +14,6 @@ from spot_train.bench.curves import curve
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import CellGroup, Condition, CurveGroup, Group, Wanted, options
 from spot_train.bench.recorded import generated, recorded
-from spot_train.bench.scoring import score
 from spot_train.results import Curve
 
 SUITE = "main"
@@ -56,7 +55,7 @@ def shared_outputs(materials: Materials, condition: Condition) -> list[Curve]:
     target = materials.target(condition.target, condition.block_length)
     outputs = [[generated(one) for one in recorded(materials, each).trajectories] for each in (fine, condition)]
     same = sum(one == other for one, other in zip(*outputs, strict=True)) / len(outputs[0])
-    accuracies = [score(materials, target, one).accuracy for one in outputs]
+    accuracies = [materials.scores(target, one).accuracy for one in outputs]
     name = str(condition.rule.resolution)
     labels = "draft-free outputs of the two rules", "share of prompts"
     x = ["identical outputs", "accuracy, float32", f"accuracy, {name}"]

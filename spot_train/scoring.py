@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from spot_infer.targets.protocol import Target
-from spot_train.bench.materials import Materials
-from spot_train.tasks import CodeExecutionNotAllowed
+from spot_train.tasks import CodeExecutionNotAllowed, Task
 
 
 @dataclass(frozen=True)
@@ -16,6 +15,11 @@ class Scores:
 
     solved: Sequence[bool | None]
     families: Sequence[str]
+
+    @property
+    def unscored(self) -> int:
+        """Prompts that were not scored."""
+        return sum(one is None for one in self.solved)
 
     @property
     def accuracy(self) -> float | None:
@@ -39,14 +43,13 @@ def answer(target: Target, tokens: Sequence[int], stop: Sequence[str]) -> str:
     return text[: min((text.index(one) for one in stop if one in text), default=len(text))]
 
 
-def score(materials: Materials, target: Target, outputs: Sequence[Sequence[int]]) -> Scores:
+def score(task: Task, target: Target, outputs: Sequence[Sequence[int]], allow_code_execution: bool) -> Scores:
     """Score the task's first prompts by their generated ids."""
-    task = materials.task
     solved: list[bool | None] = []
     for example, tokens in zip(task.examples, outputs, strict=False):
         try:
             text = answer(target, tokens, task.stop)
-            solved.append(task.score(example, text, materials.options.allow_code_execution))
+            solved.append(task.score(example, text, allow_code_execution))
         except CodeExecutionNotAllowed:
             solved.append(None)
     return Scores(solved, [example.family for example in task.examples[: len(solved)]])
