@@ -65,10 +65,16 @@ def places(materials: Materials, both: bool = False) -> Iterator[tuple[str, Comm
 
 
 def untrained(suite: str, budgets: Sequence[int]) -> list[Wanted]:
-    """The methods without training or calibration. The chain's graph grows with the budget up to its depth only."""
-    chains = [Wanted(suite, "chain", budget, options(depth=CHAIN_DEPTH)) for budget in budgets]
-    trees = [Wanted(suite, name, budget) for name in ("confidence_tree", "trajectory_tree") for budget in budgets]
-    return [Wanted(suite, DRAFT_FREE), *chains, *trees]
+    """The methods without training or calibration: chains and trajectory trees in their published shape, which does
+    not grow with the budget, and in the shape that uses all of it."""
+    published = options(depth=CHAIN_DEPTH)
+    return [
+        Wanted(suite, DRAFT_FREE),
+        *(Wanted(suite, "chain", budget, shape) for shape in (published, ()) for budget in budgets),
+        *(Wanted(suite, "confidence_tree", budget) for budget in budgets),
+        *(Wanted(suite, "trajectory_tree", budget) for budget in budgets),
+        *(Wanted(suite, "trajectory_tree", budget, options(depth=max(2, budget // 2))) for budget in budgets),
+    ]
 
 
 def calibrated(suite: str, materials: Materials, condition: Condition, budgets: Sequence[int]) -> list[Wanted]:

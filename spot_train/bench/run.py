@@ -12,7 +12,8 @@ import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -111,7 +112,17 @@ def _run(
         for jobs in (recordings, groups):
             waiting = {pool.submit(_run_in_worker, job): job for job in jobs}
             for future in as_completed(waiting):
-                yield waiting[future], future.result()
+                yield waiting[future], _outcome(future)
+
+
+def _outcome(future: Future[Done]) -> Done:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise SpotError(
+            "a worker process was killed, perhaps for want of memory; run the same command again, which keeps what is "
+            "finished, with fewer --workers if it happens twice"
+        ) from error
 
 
 _materials: list[Materials] = []

@@ -1,7 +1,7 @@
 """What each part of the drafter is worth, and what the loop's two knobs trade (paper table 17, and its tau sweep).
 
-Structure (merged graph, the paper's tree, an untrained chain), token hedge and tau by forwards; padding and floor by
-wall time too.
+Structure (merged graph, the paper's tree, a chain of the trained order, an untrained chain), token hedge and tau by
+forwards; padding and floor by wall time too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ STRUCTURE: tuple[dict[str, Any], ...] = (
     {"merged": False},
     {"runner_up_below": 0.0},
     {"merged": False, "runner_up_below": 0.0},
+    {"chain": True},
     {"tau": 0.7},
     {"tau": 1.5},
 )

@@ -75,7 +75,9 @@ def _accepted(materials: Materials, condition: Condition, one: Wanted, rounds: S
     blocks = range(max(count, default=-1) + 1)
     y = [accepted[block] / count[block] if count[block] else None for block in blocks]
     labels = BLOCK, f"accepted drafts a drafted round, D {one.budget}"
-    return curve(materials, condition, SUITE, one.drafter or one.method, labels, blocks, y)
+    shape = ", ".join(f"{name}={value}" for name, value in one.options)
+    series = one.drafter or (f"{one.method}, {shape}" if shape else one.method)
+    return curve(materials, condition, SUITE, series, labels, blocks, y)
 
 
 def _acceptance(materials: Materials, condition: Condition, one: Wanted, rounds: Sequence[Drafted]) -> list[Curve]:
