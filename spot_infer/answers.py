@@ -6,13 +6,14 @@ A token is drawn only at the slots that commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from spot_infer.blocks import Commit, Step
+from spot_infer.fixed_shape import HEAD_ROWS, FixedShapeTarget, fill_rows
 from spot_infer.graph import Proposal
 from spot_infer.noise import GumbelNoise
 from spot_infer.packing import Packed
@@ -41,19 +42,31 @@ def chunk_rows(vocab_size: int) -> int:
     return max(1, _CHUNK_ELEMENTS // vocab_size)
 
 
+def read_logits(target: Target, hidden: Tensor, read: Callable[[Tensor], Sequence[Tensor]]) -> list[Tensor]:
+    """The columns [M, ...] that `read` makes of the logits of hidden [M, H], row by row, a chunk at a time.
+
+    Chunks of a target of fixed shape are filled up, so that a row's bits don't depend on how many others are read.
+    """
+    fixed = isinstance(target, FixedShapeTarget)
+    parts: list[list[Tensor]] = []
+    for rows in hidden.split(HEAD_ROWS if fixed else chunk_rows(target.spec.vocab_size)):
+        columns = read(target.logits(fill_rows(rows) if fixed else rows))
+        parts.append([column[: len(rows)] for column in columns])
+    return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+
 def read_answers(target: Target, hidden: Tensor, rule: CommitRule) -> Answers:
     """Project hidden [M, H] and keep what the commit rule needs."""
     if not len(hidden):
         return Answers([], [], [])
     forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    for rows in hidden.split(chunk_rows(target.spec.vocab_size)):
-        logits = target.logits(rows)
+
+    def read(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ranked = logits if rule.temperature == 1 else logits / rule.temperature
         log_odds, best, _ = confidence(ranked, forbidden)
-        parts.append((ranking_values(log_odds, rule, ranked, forbidden), log_odds, best))
-    columns = [torch.cat(column).tolist() for column in zip(*parts, strict=True)]
-    return Answers(*columns)
+        return ranking_values(log_odds, rule, ranked, forbidden), log_odds, best
+
+    return Answers(*(column.tolist() for column in read_logits(target, hidden, read)))
 
 
 def steps_of_states(
@@ -113,7 +126,7 @@ def _draw_rows(
     size = chunk_rows(target.spec.vocab_size)
     for first in range(0, len(rows), size):
         part = slice(first, first + size)
-        log_law = token_law(target.logits(hidden[rows[part]]), sampling, forbidden)
+        (log_law,) = read_logits(target, hidden[rows[part]], lambda logits: (token_law(logits, sampling, forbidden),))
         noise = _noise_rows(noises[part], positions[part]).to(hidden.device)
         tokens += accept_or_replace(log_law, pick(log_law, noise), noise, links[part]).tolist()
     return tokens

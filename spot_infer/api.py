@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from spot_infer.bitwise import bitwise_settings
 from spot_infer.decode import decode
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
@@ -35,7 +36,9 @@ class GenerationConfig:
     budget: most drafted states a round. floor: smallest mass worth verifying. pad: fill every forward up to 1 + budget
     replicas a row. layout: how replicas are laid out. batch_size: samples decoded together. boundary: a finished block
     is cached by a forward of its own (`separate`) or by the next block's first (`fused`). verifier: how drafts are
-    accepted at temperature > 0; `greedy` and `rejection` change the tokens, `greedy` their distribution too.
+    accepted at temperature > 0; `greedy` and `rejection` change the tokens, `greedy` their distribution too. bitwise:
+    every forward has one shape, so that drafted and draft-free runs of the same prompts agree to the bit; implies
+    layout batch and boundary separate.
     """
 
     max_new_tokens: int = 256
@@ -55,6 +58,7 @@ class GenerationConfig:
     batch_size: int = 8
     boundary: Boundary = "separate"
     verifier: Verifier = "coupled"
+    bitwise: bool = False
 
     def settings(self, drafted: bool) -> DecodeSettings:
         """The decode loop's view of this configuration. Raises SpotError for a value out of range."""
@@ -81,6 +85,8 @@ class GenerationConfig:
             boundary=self.boundary,
             verifier=self.verifier,
         )
+        if self.bitwise:
+            settings = bitwise_settings(settings, self.budget)
         check_settings(settings)
         return settings
 

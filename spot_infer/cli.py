@@ -78,6 +78,9 @@ def generate(
     layout: Annotated[str, _option(_HOW, "auto, concat or batch.")] = "auto",
     batch_size: Annotated[int, _option(_HOW, "Samples decoded together.")] = 8,
     boundary: Annotated[str, _option(_HOW, "separate or fused cache writes.")] = "separate",
+    bitwise: Annotated[
+        bool, _option(_HOW, "One shape for every forward: layout batch, separate writes.", "--bitwise")
+    ] = False,
 ) -> None:
     """Decode prompts. The drafter and the options under "Speed only" change forwards and time, never the text."""
     flags = dict(locals())

@@ -18,8 +18,10 @@ from typing import TypeVar
 import torch
 
 from spot_infer.answers import read_answers, read_tables
+from spot_infer.bitwise import fixed_shape
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
+from spot_infer.fixed_shape import FixedShapeTarget
 from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
 from spot_infer.packing import Packed, RowStates, lineage, pack, resolve_layout
 from spot_infer.rejection import draw_tokens
@@ -55,6 +57,8 @@ def decode(
             f"target {target.spec.name} has full attention, where a finished block is encoded anew; use boundary "
             "separate and a drafter that does not look ahead"
         )
+    if settings.sequences:
+        target = fixed_shape(target, requests, settings, drafter)
     verdict = distribution_preserving(target.spec, settings if drafter else replace(settings, budget=0))
     if isinstance(drafter, OrderDrafter):
         drafter.check_block_length(target.spec.block_length)
@@ -205,6 +209,8 @@ def _forward(
         packed = target.pack(packing, cache, layout, pad_states)
     else:
         packed = pack(packing, layout, target.device, pad_states)
+    if isinstance(target, FixedShapeTarget):
+        packed = target.fill(packed)
     hidden = _guard_memory(settings, lambda: target.forward(packed, cache))
     for index, row in enumerate(rows):
         row.stats.nfe += 1

@@ -32,7 +32,7 @@ class DecodeSettings:
     """How the loop runs. budget: most drafted states a round (0 is draft-free); floor: smallest mass worth verifying;
     pad: fill every forward up to 1 + budget replicas a row; batch_size: rows decoded together; verifier: how drafts are
     accepted; boundary: where a finished block is written to the cache, and whether drafters are asked to draft up to
-    it."""
+    it; sequences: of every forward in bitwise mode (`bitwise.bitwise_settings`), 0 outside it."""
 
     max_new_tokens: int = 256
     rule: CommitRule = CommitRule()
@@ -46,6 +46,7 @@ class DecodeSettings:
     stop: tuple[str, ...] = ()
     boundary: Boundary = "separate"
     verifier: Verifier = "coupled"
+    sequences: int = 0
 
     @property
     def verifier_in_force(self) -> Verifier:
@@ -71,6 +72,21 @@ def check_settings(settings: DecodeSettings) -> None:
         )
     if settings.boundary not in get_args(Boundary):
         raise SpotError(f"boundary is {settings.boundary!r}; use {', '.join(get_args(Boundary))}")
+    if settings.sequences:
+        _check_bitwise(settings)
+
+
+def _check_bitwise(settings: DecodeSettings) -> None:
+    if settings.sequences < settings.batch_size * (1 + settings.budget):
+        raise SpotError(
+            f"bitwise mode has {settings.sequences} sequences a forward, but batch_size is {settings.batch_size} and "
+            f"budget {settings.budget}; lower one of them"
+        )
+    if settings.layout != "batch" or settings.boundary != "separate":
+        raise SpotError(
+            f"bitwise is on, but layout is {settings.layout} and boundary {settings.boundary}; use layout batch and "
+            "boundary separate, where every sequence is one block"
+        )
 
 
 @dataclass

@@ -218,6 +218,7 @@ def compare(
     from rich.console import Console
 
     from spot_infer.atomic import check_place
+    from spot_infer.bitwise import bitwise_settings
     from spot_infer.checkpoint import load_drafter
     from spot_train.calibrate_floor import floor_option
     from spot_train.collect import decode_settings, load_recipe_target
@@ -233,17 +234,19 @@ def compare(
     chosen = load_task(task, file and resolve_path(file, Path.cwd()), limit=prompts)
     settings = decode_settings(values)
     target = load_recipe_target(values)
+    budgets = tuple(budget or [values.decode.budget])
+    settings = replace(
+        settings,
+        stop=settings.stop if settings.ignore_stop else (*settings.stop, *chosen.stop),
+        pad=values.decode.pad,
+        layout=values.decode.layout,
+        boundary=values.decode.boundary,
+        verifier=values.decode.verifier,
+    )
     plan = Comparison(
         task=chosen,
-        settings=replace(
-            settings,
-            stop=settings.stop if settings.ignore_stop else (*settings.stop, *chosen.stop),
-            pad=values.decode.pad,
-            layout=values.decode.layout,
-            boundary=values.decode.boundary,
-            verifier=values.decode.verifier,
-        ),
-        budgets=tuple(budget or [values.decode.budget]),
+        settings=bitwise_settings(settings, max(budgets)) if values.decode.bitwise else settings,
+        budgets=budgets,
         seed=values.collect.seed,
         floor=values.decode.floor if floor is None else floor_option(floor, values, target),
         allow_code_execution=allow_code_execution,

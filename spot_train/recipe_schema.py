@@ -243,6 +243,11 @@ class DecodeSection(Section):
         default="coupled",
         description="How drafts are accepted at temperature > 0: coupled, uncoupled, greedy or rejection.",
     )
+    bitwise: bool = Field(
+        default=False,
+        description="One shape for every forward, so that drafted and draft-free runs agree to the bit; implies layout "
+        "batch and boundary separate.",
+    )
     merged: bool = Field(
         default=True, description="One node for all orders that reach a state; false is the paper's tree."
     )
