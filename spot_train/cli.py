@@ -20,6 +20,7 @@ from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
 from spot_train.output_lock import Interrupted
 from spot_train.replay_cli import replay_command
+from spot_train.shards_cli import shards_app
 
 if TYPE_CHECKING:
     from spot_infer.drafters import OrderDrafter
@@ -41,6 +42,7 @@ app.add_typer(calibrate_app, name="calibrate")
 app.command("replay")(replay_command)
 app.command()(cost_cli.profile)
 app.command()(cost_cli.simulate)
+app.add_typer(shards_app, name="shards")
 
 RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
 SetOption = Annotated[
@@ -272,18 +274,6 @@ def report(
 
     print_summary(Console(), write_report(results, out))
     typer.echo(f"report: {out / 'report.html'}")
-
-
-@app.command()
-def verify(data: DataOption) -> None:
-    """Compare every shard with its checksums."""
-    from spot_train.shards import open_shards
-
-    shards = open_shards(data)
-    typer.echo(
-        f"{data}: {len(shards.names)} of {shards.manifest['leases']} shards sound, {shards.count('trajectories')} "
-        f"trajectories ({shards.count('heldout')} held out), {shards.count('commits')} commits"
-    )
 
 
 @recipe_app.command()

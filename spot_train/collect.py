@@ -32,6 +32,7 @@ from spot_train.recipe import COLLECT_SECTIONS, Recipe, recipe_hash, recipe_valu
 from spot_train.recording import record_trajectories
 from spot_train.shard_files import Damaged, StoredTrajectory, check_shard, shard_bytes, write_shard
 from spot_train.shards import (
+    MERGED,
     common_attributes,
     differing_field,
     read_manifest,
@@ -248,6 +249,8 @@ def _check_recipe(folder: Path, recipe: Recipe) -> list[str]:
         if (folder / "manifest.json").exists():
             raise
         return []
+    if MERGED in manifest["attributes"]:
+        raise SpotError(f"{folder} was merged from other sets; collect into another --out and merge that")
     _refuse_difference(folder, manifest["recipe"], recipe_values(recipe, COLLECT_SECTIONS))
     return []
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
@@ -42,6 +42,15 @@ class StoredTrajectory:
     """A trajectory as a shard holds it: with the hash of its prompt's content, and whether that holds it out."""
 
     trajectory: Trajectory
+    content_hash: str
+    heldout: bool
+
+
+class StoredKey(NamedTuple):
+    """What tells one stored trajectory from another: of the same target and rule, trajectories of equal `identity` are
+    the same."""
+
+    identity: str
     content_hash: str
     heldout: bool
 
@@ -125,6 +134,19 @@ def read_shard(path: Path, heldout: bool | None = None) -> Iterator[StoredTrajec
             yield StoredTrajectory(_trajectory(arrays, index), content_hash, mark)
 
 
+def read_keys(path: Path, drawn: bool) -> list[StoredKey]:
+    """The keys of a shard's trajectories, in order; nothing is verified. At temperature > 0 (`drawn`) the seed is part
+    of the identity, else the prompt's hash is all of it."""
+    group = zarr.open_group(path, mode="r", zarr_format=3)
+    prompts, seeds, contents, heldout = (
+        _read_array(group, name) for name in ("prompt_hash", "seed", "content_hash", "heldout")
+    )
+    return [
+        StoredKey(prompt.tobytes().hex() + f"-{seed}" * drawn, content.tobytes().hex(), mark)
+        for prompt, seed, content, mark in zip(prompts, seeds.tolist(), contents, heldout.tolist(), strict=True)
+    ]
+
+
 def attributes_digest(attributes: Mapping[str, Any]) -> str:
     """sha256 of the attributes, their own digest left out; covers every file, since `files` holds their checksums."""
     rest = {key: value for key, value in attributes.items() if key != "sha256"}
@@ -134,6 +156,12 @@ def attributes_digest(attributes: Mapping[str, Any]) -> str:
 def shard_bytes(attributes: Mapping[str, Any]) -> int:
     """Bytes of a shard's files, its root zarr.json left out."""
     return sum(size for size, _ in attributes["files"].values())
+
+
+def _read_array(group: zarr.Group, name: str) -> np.ndarray:
+    array = group[name]
+    assert isinstance(array, zarr.Array)
+    return np.asarray(array[...])
 
 
 def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
@@ -179,6 +207,7 @@ def _arrays(stored: Sequence[StoredTrajectory], block_length: int) -> dict[str, 
 
 
 def _trajectory(arrays: Mapping[str, np.ndarray], index: int) -> Trajectory:
+    """Trajectory `index`, in arrays of its own: one that is kept must not keep the whole shard."""
     first, last = arrays["trajectory_step"][index : index + 2].tolist()
     steps = arrays["step_start"][first : last + 1]
     commits = arrays["commit_start"][first : last + 1]
@@ -194,16 +223,16 @@ def _trajectory(arrays: Mapping[str, np.ndarray], index: int) -> Trajectory:
         returned_tokens=int(arrays["returned_tokens"][index]),
         block_start=arrays["block"][first:last].astype(np.int32) * np.int32(block_length),
         step_start=steps - steps[0],
-        slot=arrays["slot"][rows],
-        top_logprob=arrays["top_logprob"][rows],
-        top_token=arrays["top_token"][rows],
-        log_odds=arrays["log_odds"][rows],
+        slot=arrays["slot"][rows].copy(),
+        top_logprob=arrays["top_logprob"][rows].copy(),
+        top_token=arrays["top_token"][rows].copy(),
+        log_odds=arrays["log_odds"][rows].copy(),
         commit_start=commits - commits[0],
-        commit_position=arrays["commit_position"][written],
-        commit_token=arrays["commit_token"][written],
-        block_tokens=arrays["block_tokens"][blocks],
-        drawn_token=arrays["drawn_token"][rows] if "drawn_token" in arrays else None,
-        drawn_logprob=arrays["drawn_logprob"][rows] if "drawn_logprob" in arrays else None,
+        commit_position=arrays["commit_position"][written].copy(),
+        commit_token=arrays["commit_token"][written].copy(),
+        block_tokens=arrays["block_tokens"][blocks].copy(),
+        drawn_token=arrays["drawn_token"][rows].copy() if "drawn_token" in arrays else None,
+        drawn_logprob=arrays["drawn_logprob"][rows].copy() if "drawn_logprob" in arrays else None,
     )
 
 

@@ -42,6 +42,8 @@ __all__ = [
 
 Split = Literal["train", "heldout"]
 MANIFEST = "manifest.json"
+MERGED = "merged"
+"""Attribute of a set made of others: what each of them was collected with."""
 MANIFEST_FORMAT = "spot-shards"
 MANIFEST_VERSION = 1
 _OWN_TO_A_SHARD = ("lease", "counts", "files", "sha256", "format", "format_version")

@@ -192,7 +192,7 @@ def test_malformed_shards(name: str, place: Path, tmp_path: Path, capsys: pytest
     out = tmp_path / "shards"
     shutil.copytree(place / "shards", out)
     damage(out)
-    assert expected in one_sentence(capsys, "verify", "--data", str(out))
+    assert expected in one_sentence(capsys, "shards", "verify", str(out))
     fit = ("fit", "builtin:recipes/tiny.yaml", "--data", str(out), "--out", str(tmp_path / "fit"))
     assert expected in one_sentence(capsys, *fit)
     assert not (tmp_path / "fit").exists()
@@ -203,7 +203,7 @@ def test_there_are_at_least_thirty() -> None:
 
 
 def test_commands_that_are_no_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["colect"], ["collect"], ["collect", "x.yaml"], ["verify", "--data"], ["eval", "--budget", "0"]):
+    for arguments in (["colect"], ["collect"], ["collect", "x.yaml"], ["shards", "verify"], ["eval", "--budget", "0"]):
         assert run(arguments) == 2
         assert "Traceback" not in capsys.readouterr().err
     assert "does not exist" in one_sentence(capsys, "collect", "nowhere.yaml", "--out", str(tmp_path))

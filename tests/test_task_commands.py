@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["calibrate", "graph", "builtin:recipes/tiny.yaml", "--out", "x" * 300],
         "can't be written (File name too long)",
     ),
-    "a file of shards": (["verify", "--data", "file"], "file is not a folder; give the --out of"),
+    "a file of shards": (["shards", "verify", "file"], "file is not a folder; give the --out of"),
 }
 
 

@@ -58,7 +58,7 @@ def test_from_recipe_to_drafter(recipe: Path, tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr().err
     assert "projected size of the rest: about" in printed
     assert "8 in " in printed
-    assert run(["verify", "--data", shards]) == 0
+    assert run(["shards", "verify", shards]) == 0
     assert "8 of 8 shards sound, 24 trajectories" in capsys.readouterr().out
     assert run(["fit", str(recipe), "--data", shards, "--out", fit, "--devices", "1", "--set", "fit.max_steps=2"]) == 0
     checkpoint = capsys.readouterr().out.strip().splitlines()[-1].removeprefix("checkpoint: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Iterator, Mapping
@@ -57,6 +58,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
     if not isinstance(content, dict):
         raise SpotError(f"{path} holds a {type(content).__name__}, not an object; fetch it again")
     return content
+
+
+def json_digest(content: Any) -> str:
+    """sha256 of a value as sorted JSON: how configs, vocabularies and templates are told apart."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def named_stop_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +12,14 @@ from transformers.distributed import DistributedConfig
 
 from spot_infer.errors import SpotError
 from spot_infer.targets.block_causal import BlockCausalTarget
-from spot_infer.targets.checkpoint_folder import find_folder, load_tokenizer, named_stop_ids, quiet, read_json
+from spot_infer.targets.checkpoint_folder import (
+    find_folder,
+    json_digest,
+    load_tokenizer,
+    named_stop_ids,
+    quiet,
+    read_json,
+)
 from spot_infer.targets.family import Family, family_of
 from spot_infer.targets.full_attention import FullAttentionTarget
 from spot_infer.targets.protocol import Attention, CacheKind, Target, TargetSpec
@@ -131,9 +136,9 @@ def from_model(
         cache=cache,
         logit_shift=logit_shift,
         dtype=str(weight.dtype).removeprefix("torch."),
-        config_hash=_digest(config if config is not None else model.config.to_dict()),
-        tokenizer_hash=_digest(tokenizer.get_vocab()) if tokenizer is not None else "",
-        template_hash=_digest(tokenizer.chat_template) if tokenizer is not None else "",
+        config_hash=json_digest(config if config is not None else model.config.to_dict()),
+        tokenizer_hash=json_digest(tokenizer.get_vocab()) if tokenizer is not None else "",
+        template_hash=json_digest(tokenizer.chat_template) if tokenizer is not None else "",
     )
     return (
         FullAttentionTarget(model, tokenizer, spec)
@@ -232,7 +237,3 @@ def _mask(given: int | None, config: Mapping[str, Any], tokenizer: Any, publishe
         return int(config["mask_token_id"])
     vocabulary = {} if tokenizer is None else tokenizer.get_vocab()
     return next((int(vocabulary[string]) for string in _MASK_STRINGS if string in vocabulary), published)
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
