@@ -12,7 +12,7 @@ from typing import Any
 
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as hf_logging
 
 from spot_infer.errors import SpotError
@@ -25,6 +25,8 @@ def find_folder(path_or_id: str | Path, revision: str | None) -> Path:
     """The local folder, or the hub snapshot, that `path_or_id` names. Raises SpotError where there is none."""
     path = local_path(path_or_id)
     if path.is_dir():
+        if revision is not None:
+            raise SpotError(f"revision is {revision!r}, but {path_or_id} is a folder, which has none; leave it out")
         return path
     if path.is_absolute() or str(path_or_id).startswith((".", "~")) or str(path_or_id).count("/") != 1:
         raise SpotError(f"{path_or_id} is neither a folder nor a hub id of the form owner/name")
@@ -41,6 +43,11 @@ def find_folder(path_or_id: str | Path, revision: str | None) -> Path:
             f"{path_or_id} is not a local folder and could not be fetched from the hub{_at(revision)} ({reason}); "
             "check the name, or download it first and pass the folder"
         ) from error
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit whose snapshot `folder` is in the hub's cache; None for any other folder."""
+    return folder.name if folder.parent.name == "snapshots" else None
 
 
 def _at(revision: str | None) -> str:
@@ -74,17 +81,26 @@ def named_stop_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:
     return found
 
 
-def load_tokenizer(folder: Path, chat_template: str | None) -> Any:
-    """The folder's tokenizer, None where it has none; `chat_template` (a file or the template) replaces its own."""
+def load_tokenizer(folder: Path, chat_template: str | None, native: Any = None) -> Any:
+    """The folder's tokenizer, None where it has none; `chat_template` (a file or the template) replaces its own.
+
+    tokenizer.json is read as it is; where there is none, `native` is the family's class of transformers. Code that the
+    folder names as its tokenizer never runs.
+    """
     if not any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
         if chat_template is not None:
             raise SpotError(f"chat_template is given, but {folder} has no tokenizer to use it with; leave it out")
         return None
+    whole = (folder / "tokenizer.json").exists()
+    chosen: Any = PreTrainedTokenizerFast if whole else native or AutoTokenizer
     try:
         with quiet():
-            tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        raise SpotError(f"{folder}: the tokenizer could not be loaded ({str(error).splitlines()[0]})") from error
+            tokenizer = chosen.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpotError(
+            f"{folder}: the tokenizer could not be loaded without the checkpoint's own code "
+            f"({str(error).strip().splitlines()[0]}); put its tokenizer.json there, or fetch the folder again"
+        ) from error
     if chat_template is not None:
         tokenizer.chat_template = _template(chat_template)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from spot_infer.targets.family import Family, Fields, native_fields
 
@@ -23,4 +23,5 @@ DREAM = Family(
     vocab_size=152064,
     mask_id=_MASK,
     stop_ids=(_END, _TURN_END),
+    tokenizer=Qwen2Tokenizer,
 )

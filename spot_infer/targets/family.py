@@ -37,7 +37,8 @@ class Family:
     expressions from the checkpoint's weight names to the native ones, where they differ. attention: what a position
     sees. logit_shift: 1 where the logits at position i predict token i + 1. block_length: where config.json has none.
     vocab_size: rows of the published embedding; mask_id and stop_ids hold for checkpoints of that vocabulary alone, and
-    only where the files name none (stop_ids: beside those they name). tensor_parallel: whether tp_plan can shard it.
+    only where the files name none (stop_ids: beside those they name). tokenizer: transformers' class for checkpoints
+    that hold no tokenizer.json. tensor_parallel: whether tp_plan can shard it.
     """
 
     native: Callable[[Fields], tuple[Any, Any]]
@@ -48,6 +49,7 @@ class Family:
     vocab_size: int | None = None
     mask_id: int | None = None
     stop_ids: tuple[int, ...] = ()
+    tokenizer: Any = None
     tensor_parallel: bool = True
 
 

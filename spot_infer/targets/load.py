@@ -13,6 +13,7 @@ from transformers.distributed import DistributedConfig
 from spot_infer.errors import SpotError
 from spot_infer.targets.block_causal import BlockCausalTarget
 from spot_infer.targets.checkpoint_folder import (
+    commit_of,
     find_folder,
     json_digest,
     load_tokenizer,
@@ -48,7 +49,8 @@ def load_target(
     what the checkpoint's files, and then its family, say. device_map and tp_plan (`auto` under torchrun) are
     transformers' own and need accelerate; a quantised checkpoint loads as transformers loads it. chat_template: a Jinja
     template or a file of one, in place of the tokenizer's. cache: what a full-attention target keeps while a block
-    lasts. Raises SpotError naming the file and field that is missing or wrong.
+    lasts. `spec.revision` is the hub commit that was loaded. Raises SpotError naming the file and field that is missing
+    or wrong.
     """
     folder = find_folder(path_or_id, revision)
     config = read_json(folder / "config.json")
@@ -56,7 +58,7 @@ def load_target(
         raise SpotError(f"{folder / 'config.json'} is missing; a target is a folder with config.json and safetensors")
     family = family_of(config.get("model_type"), str(folder / "config.json"))
     place = _device(device)
-    tokenizer = load_tokenizer(folder, chat_template)
+    tokenizer = load_tokenizer(folder, chat_template, family.tokenizer)
     model = _load_model(folder, config, family, _dtype(dtype, config, place), device_map, _distributed(tp_plan, family))
     if device_map is None and tp_plan is None and not getattr(model, "is_quantized", False):
         model = model.to(place)
@@ -66,7 +68,7 @@ def load_target(
         model,
         tokenizer,
         name=str(path_or_id),
-        revision=revision,
+        revision=commit_of(folder),
         block_length=block_length or config.get("block_size") or config.get("block_length") or family.block_length,
         mask_id=_mask(mask_id, config, tokenizer, family.mask_id if published else None),
         stop_ids=stop_ids if stop_ids is not None else (named | set(family.stop_ids if published else ())) or None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import Qwen2Tokenizer, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from spot_infer.targets.family import Family, Fields, native_fields
 
@@ -19,5 +19,11 @@ def _qwen3_moe(config: Fields) -> tuple[Any, Any]:
     return Qwen3MoeForCausalLM, Qwen3MoeConfig(**native_fields(config))
 
 
-SDAR = Family(_qwen3, vocab_size=151936, mask_id=_MASK, stop_ids=(_TURN_END, _END))
-SDAR_MOE = Family(_qwen3_moe, vocab_size=151936, mask_id=_MASK, stop_ids=(_TURN_END, _END))
+_PUBLISHED: dict[str, Any] = {
+    "vocab_size": 151936,
+    "mask_id": _MASK,
+    "stop_ids": (_TURN_END, _END),
+    "tokenizer": Qwen2Tokenizer,
+}
+SDAR = Family(_qwen3, **_PUBLISHED)
+SDAR_MOE = Family(_qwen3_moe, **_PUBLISHED)
