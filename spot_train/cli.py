@@ -19,6 +19,7 @@ from spot_train import cost_cli
 from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
 from spot_train.output_lock import Interrupted
+from spot_train.recipe_cli import SetOption, recipe_app
 from spot_train.replay_cli import replay_command
 from spot_train.shards_cli import shards_app
 
@@ -33,7 +34,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-recipe_app = typer.Typer(help="Look at recipes.", no_args_is_help=True)
 app.add_typer(recipe_app, name="recipe")
 tasks_app = typer.Typer(help="Look at evaluation tasks.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
@@ -45,10 +45,6 @@ app.command()(cost_cli.simulate)
 app.add_typer(shards_app, name="shards")
 
 RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
-]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of shards that collect wrote.", show_default=False)]
 DrafterOption = Annotated[
     str, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin: path.", show_default=False)
@@ -274,34 +270,6 @@ def report(
 
     print_summary(Console(), write_report(results, out))
     typer.echo(f"report: {out / 'report.html'}")
-
-
-@recipe_app.command()
-def show(recipe: RecipeArgument, set_: SetOption = None, as_json: JsonOption = False) -> None:
-    """Print a recipe with every default filled in."""
-    tree = _recipe(recipe, set_).model_dump(mode="json")
-    if as_json:
-        typer.echo(json.dumps(tree, indent=1))
-        return
-    import yaml
-
-    typer.echo(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True), nl=False)
-
-
-@recipe_app.command()
-def validate(recipe: RecipeArgument, set_: SetOption = None) -> None:
-    """Check a recipe and print its hash."""
-    from spot_train.recipe import recipe_hash
-
-    typer.echo(f"{recipe}: valid, {recipe_hash(_recipe(recipe, set_))}")
-
-
-@recipe_app.command()
-def schema() -> None:
-    """Print the JSON schema of recipes: every key with its meaning, unit and default."""
-    from spot_train.recipe import Recipe
-
-    typer.echo(json.dumps(Recipe.model_json_schema(), indent=1))
 
 
 @tasks_app.command("list")

@@ -218,16 +218,10 @@ def load_recipe_target(recipe: Recipe) -> Target:
         block_length=section.block_length,
         mask_id=section.mask_id,
         cache=section.cache,
-        chat_template=_template(recipe),
+        chat_template=recipe.chat_template(),
         device_map=section.device_map,
         tp_plan=section.tp_plan,
     )
-
-
-def _template(recipe: Recipe) -> str | None:
-    """The recipe's chat template, or where the file of it lies: a template holds braces, a path does not."""
-    given = recipe.target.chat_template
-    return given if given is None or "{" in given else recipe.resolve(f"./{given}")
 
 
 def _folder(out: Path) -> Path:

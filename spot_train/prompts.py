@@ -20,9 +20,9 @@ from spot_infer.errors import SpotError
 from spot_infer.noise import prompt_hash
 from spot_infer.targets.protocol import Target, TargetSpec
 from spot_train.recipe import PromptSource, Recipe
+from spot_train.recipe_check import POOL_FORMATS, pool_file
 
 REASONS = ("empty", "evaluation", "duplicate", "mask_token", "too_long")
-_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet"}
 _COLUMNS = ("prompt", "messages")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -154,18 +154,13 @@ def _reason(
 
 def _rows(source: PromptSource, recipe: Recipe) -> Iterator[Mapping[str, Any]]:
     where = source.path_or_id
-    path = Path(recipe.resolve(where))
-    local = path.suffix in _FORMATS
-    if path.is_absolute() and not path.is_file():
-        raise SpotError(f"prompt file {where} does not exist (looked for {path}); correct prompts.sources.path_or_id")
-    if path.is_absolute() and not local:
-        raise SpotError(f"prompt file {where} ends in {path.suffix!r}; expected one of {', '.join(sorted(_FORMATS))}")
+    path = pool_file(where, recipe)
     try:
-        yield from _local_rows(path, source) if local else _hub_rows(source)
+        yield from _local_rows(path, source) if path else _hub_rows(source)
     except SpotError:
         raise
     except (OSError, ValueError, ImportError, KeyError, TypeError) as error:
-        if local:
+        if path:
             raise SpotError(_local_problem(path, where, error)) from error
         reason = " ".join(str(error).split())[:300]
         raise SpotError(
@@ -182,7 +177,7 @@ def _local_rows(path: Path, source: PromptSource) -> Iterator[Mapping[str, Any]]
     level = datasets.logging.get_verbosity()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)
     try:
-        rows = datasets.load_dataset(_FORMATS[path.suffix], data_files=str(path), split="train", streaming=True)
+        rows = datasets.load_dataset(POOL_FORMATS[path.suffix], data_files=str(path), split="train", streaming=True)
         yield from _only_used_columns(rows, source)
     except datasets.exceptions.DatasetsError as error:
         raise ValueError(str(error)) from error
@@ -194,7 +189,13 @@ def _hub_rows(source: PromptSource) -> Iterator[Mapping[str, Any]]:
     import datasets
 
     try:
-        rows = datasets.load_dataset(source.path_or_id, source.name, split=source.split, revision=source.revision)
+        rows = datasets.load_dataset(
+            source.path_or_id,
+            source.name,
+            split=source.split,
+            revision=source.revision,
+            streaming=source.limit is not None,
+        )
         yield from _only_used_columns(rows, source)
     except datasets.exceptions.DatasetsError as error:
         raise ValueError(str(error)) from error

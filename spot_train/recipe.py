@@ -1,7 +1,7 @@
 """The recipe: one typed schema that the YAML files, the command line and saved results all come from.
 
-Reads and checks recipes; knows nothing about targets, shards or training. Precedence: flag > YAML > default. YAML holds
-values only, nothing in it is evaluated.
+Reads and checks recipes; knows nothing about targets, shards or training. Precedence: flag > YAML > the YAML that it
+extends > default. YAML holds values only, nothing in it is evaluated.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from spot_train.recipe_schema import (
     SamplingSection,
     TargetSection,
     resolve_path,
+    resolve_template,
 )
 
 __all__ = [
@@ -65,7 +66,7 @@ def load_recipe(path: str | Path, overrides: Mapping[str, Any] | None = None) ->
     file and field.
     """
     file = Path(resolve_path(str(path), Path.cwd()))
-    tree = _read_yaml(file, str(path))
+    tree = _read_tree(file, str(path), ())
     for key, value in (overrides or {}).items():
         _override(tree, key, value)
     recipe = parse_recipe(tree, str(path))
@@ -77,6 +78,8 @@ def parse_recipe(tree: Any, name: str = "recipe") -> Recipe:
     """A recipe from nested dictionaries; `name` is what errors call it."""
     if not isinstance(tree, dict):
         raise SpotError(f"{name} holds {_kind_of(tree)}; expected sections such as target, prompts and collect")
+    if tree.get("extends") is not None:
+        raise SpotError(f"{name}: extends is {tree['extends']!r}, which only a recipe file can have; load it as a file")
     try:
         return Recipe.model_validate(tree)
     except ValidationError as error:
@@ -137,6 +140,59 @@ def _read_yaml(file: Path, name: str) -> Any:
         where = f" line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
         raise SpotError(f"recipe {name}{where} is not a plain YAML file: {problem}") from None
+
+
+def _read_tree(file: Path, name: str, over: tuple[Path, ...]) -> Any:
+    """The nested values of a recipe file, laid over those of the recipe that it extends; `over` are the files above."""
+    tree = _read_yaml(file, name)
+    base = tree.pop("extends", None) if isinstance(tree, dict) else None
+    if base is None:
+        return tree
+    if not isinstance(base, str) or not base:
+        raise SpotError(f"{name}: extends is {base!r}; name one recipe file, relative to this one, or builtin:")
+    here = file.resolve()
+    below = Path(resolve_path(base, here.parent)).resolve()
+    if below in (here, *over):
+        raise SpotError(f"{name}: extends {base}, which is this recipe or extends it; break the circle")
+    under = _read_tree(below, f"{base} (which {name} extends)", (here, *over))
+    if not isinstance(under, dict):
+        raise SpotError(f"{name}: extends {base}, which holds {_kind_of(under)}; expected a recipe's sections")
+    return _laid_over(under if below.parent == here.parent else _anchored(under, below.parent), tree)
+
+
+def _laid_over(under: dict[Any, Any], own: dict[Any, Any]) -> dict[Any, Any]:
+    """`own` on top of `under`: sections merge, everything else is replaced."""
+    both = {key for key in own.keys() & under.keys() if isinstance(own[key], dict) and isinstance(under[key], dict)}
+    return {**under, **own, **{key: _laid_over(under[key], own[key]) for key in both}}
+
+
+def _anchored(node: Any, folder: Path) -> Any:
+    """A recipe's values with its relative paths, which are relative to `folder`, made absolute."""
+    if isinstance(node, list):
+        return [_anchored(item, folder) for item in node]
+    if not isinstance(node, dict):
+        return node
+    paths = {"path_or_id": resolve_path, "chat_template": resolve_template}
+    return {
+        key: paths[key](value, folder)
+        if key in paths and isinstance(value, str) and not value.startswith(BUILTIN)
+        else _anchored(value, folder)
+        for key, value in node.items()
+    }
+
+
+def file_schema() -> dict[str, Any]:
+    """The JSON schema of recipe files, for editors. A file that extends another may leave required keys to it."""
+    schema = Recipe.model_json_schema()
+    alone: dict[str, Any] = {"required": schema.pop("required"), "properties": {}}
+    for name, section in (("target", "TargetSection"), ("prompts", "PromptsSection")):
+        alone["properties"][name] = {"required": schema["$defs"][section].pop("required")}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "if": {"required": ["extends"], "properties": {"extends": {"type": "string"}}},
+        "else": alone,
+    }
 
 
 def _override(tree: Any, key: str, value: Any) -> None:

@@ -139,7 +139,11 @@ class PromptSource(Section):
     template: str | None = Field(
         default=None, description="Prompt built from columns, as in '{instruction} {input}'; replaces `field`."
     )
-    limit: Positive | None = Field(default=None, description="Most rows read, from the first; null reads all.")
+    limit: Positive | None = Field(
+        default=None,
+        description="Most rows read, from the first; null reads all. A hub data set with a limit is streamed, row "
+        "by row, not downloaded whole.",
+    )
 
     @model_validator(mode="after")
     def _one_way_to_read(self) -> PromptSource:
@@ -272,8 +276,14 @@ class CalibrateSection(Section):
 
 
 class Recipe(Section):
-    """Everything one drafter is made from."""
+    """Everything one drafter is made from. `load_recipe` lays a file over the one that it extends."""
 
+    extends: str | None = Field(
+        default=None,
+        exclude=True,
+        description="Recipe that this file is laid over, relative to it, or builtin:. Sections merge key by key, lists "
+        "are replaced, paths stay relative to the file that they stand in.",
+    )
     target: TargetSection
     rule: RuleSection = RuleSection()
     sampling: SamplingSection = SamplingSection()
@@ -288,6 +298,11 @@ class Recipe(Section):
         """An absolute path for a local or `builtin:` file, the hub id unchanged otherwise."""
         return resolve_path(path_or_id, self._folder)
 
+    def chat_template(self) -> str | None:
+        """target.chat_template: the template itself, or the absolute path of its file."""
+        given = self.target.chat_template
+        return given if given is None else resolve_template(given, self._folder)
+
 
 def resolve_path(path_or_id: str, folder: Path) -> str:
     """An absolute path if `path_or_id` is `builtin:`, absolute, starts with a dot or exists below `folder`."""
@@ -296,6 +311,15 @@ def resolve_path(path_or_id: str, folder: Path) -> str:
     path = folder / Path(path_or_id).expanduser()
     local = path_or_id.startswith((".", "/", "~")) or path.exists()
     return str(path.resolve()) if local or path.suffix in (".jsonl", ".json", ".parquet", ".yaml") else path_or_id
+
+
+def resolve_template(given: str, folder: Path) -> str:
+    """A template, which holds braces, as it is; the absolute path of a file of one otherwise."""
+    if "{" in given:
+        return given
+    if given.startswith(BUILTIN):
+        return str(packaged(given.removeprefix(BUILTIN)))
+    return str((folder / Path(given).expanduser()).resolve())
 
 
 def _accepts_boolean(annotation: Any) -> bool:
