@@ -19,10 +19,11 @@ import make_pools
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
-BLOCK = 32
 COPIES = 2
 BATCH_TOKENS = 1300
+_PROMPT = "\0"
 FAMILY_TURNS = (*("math", "list", "json") * 5, "list", "math", "list", "code")
 
 
@@ -52,34 +53,39 @@ class Batch:
 
 
 class Encoder:
-    """Turns problems into `Encoded` rows with a tokenizer and its special ids."""
+    """Turns problems into `Encoded` rows with a target's tokenizer, chat template and block length."""
 
-    def __init__(self, tokenizer: Tokenizer, mask_id: int, stop_id: int, filler_id: int, filler_weight: float):
-        self.tokenizer, self.mask_id = tokenizer, mask_id
-        self.stop_id, self.filler_id, self.filler_weight = stop_id, filler_id, filler_weight
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, block_length: int, filler_weight: float):
+        self.tokenizer: Tokenizer = tokenizer.backend_tokenizer
+        self.block_length, self.filler_weight = block_length, filler_weight
+        self.mask_id, self.stop_id = int(tokenizer.mask_token_id), int(tokenizer.eos_token_id)
+        self.filler_id = int(tokenizer.pad_token_id)
+        turn = [{"role": "user", "content": _PROMPT}]
+        rendered = str(tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=True))
+        self._before, self._after = rendered.split(_PROMPT)
 
     def chat(self, prompt: str) -> str:
         """The prompt as the chat template renders it."""
-        return f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
+        return f"{self._before}{prompt}{self._after}"
 
     def encode(self, prompt: str, answer: str, extra_blocks: int) -> Encoded:
         """Prompt, answer, stop token, filler to the block's end and `extra_blocks` more."""
         head = self.tokenizer.encode(self.chat(prompt), add_special_tokens=False).ids
         body = [*self.tokenizer.encode(answer, add_special_tokens=False).ids, self.stop_id]
-        filler = -(len(head) + len(body)) % BLOCK + extra_blocks * BLOCK
+        filler = -(len(head) + len(body)) % self.block_length + extra_blocks * self.block_length
         weights = [0.0] * len(head) + [1.0] * len(body) + [self.filler_weight] * filler
         return Encoded(len(head), (*head, *body, *[self.filler_id] * filler), tuple(weights))
 
 
 @lru_cache(maxsize=64)
-def layout(blocks: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
+def layout(blocks: int, first: int, block_length: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Positions [S] and who-attends-whom [S,S] of the layout above."""
-    clean = np.arange((blocks - 1) * BLOCK)
-    noisy = np.arange(first * BLOCK, blocks * BLOCK)
+    clean = np.arange((blocks - 1) * block_length)
+    noisy = np.arange(first * block_length, blocks * block_length)
     position = np.concatenate([clean] + [noisy] * COPIES)
     copies = [np.full_like(noisy, number + 1) for number in range(COPIES)]
     copy = np.concatenate([np.zeros_like(clean), *copies])
-    block = position // BLOCK
+    block = position // block_length
     query_block, key_block = block[:, None], block[None, :]
     query_copy, key_copy = copy[:, None], copy[None, :]
     clean_rows = (query_copy == 0) & (key_copy == 0) & (key_block <= query_block)
@@ -88,32 +94,32 @@ def layout(blocks: int, first: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(position), torch.from_numpy(clean_rows | context | own)
 
 
-def noise(rng: np.random.Generator, rows: int, blocks: int) -> np.ndarray:
-    """Masked [rows, COPIES, blocks*BLOCK] bool: complementary pairs, or all-masked with another."""
+def noise(rng: np.random.Generator, rows: int, blocks: int, block_length: int) -> np.ndarray:
+    """Masked [rows, COPIES, blocks*block_length] bool: complementary pairs, or all-masked with another."""
     shape = (rows, blocks, 1)
     ratio = rng.random(shape)
-    rank = rng.random((rows, blocks, BLOCK))
+    rank = rng.random((rows, blocks, block_length))
     first = rank < ratio
     second = ~first
     full = rng.random(shape) < 0.3
-    other = rng.random((rows, blocks, BLOCK)) < 0.3 + 0.6 * rng.random(shape)
+    other = rng.random((rows, blocks, block_length)) < 0.3 + 0.6 * rng.random(shape)
     first = np.where(full, True, first)
     second = np.where(full, other, second)
-    return np.stack([first, second], 1).reshape(rows, COPIES, blocks * BLOCK)
+    return np.stack([first, second], 1).reshape(rows, COPIES, blocks * block_length)
 
 
-def collate(rows: list[Encoded], rng: np.random.Generator, mask_id: int) -> Batch:
+def collate(rows: list[Encoded], rng: np.random.Generator, mask_id: int, block_length: int) -> Batch:
     """One batch of rows that share their layout."""
-    blocks, first = len(rows[0].ids) // BLOCK, rows[0].prompt_tokens // BLOCK
+    blocks, first = len(rows[0].ids) // block_length, rows[0].prompt_tokens // block_length
     ids = np.array([row.ids for row in rows])
     weights = np.array([row.weights for row in rows], dtype=np.float32)
-    answer = weights[:, None, first * BLOCK :]
-    masked = noise(rng, len(rows), blocks - first) & (answer > 0)
-    clean = ids[:, : (blocks - 1) * BLOCK]
-    target = np.repeat(ids[:, None, first * BLOCK :], COPIES, 1)
+    answer = weights[:, None, first * block_length :]
+    masked = noise(rng, len(rows), blocks - first, block_length) & (answer > 0)
+    clean = ids[:, : (blocks - 1) * block_length]
+    target = np.repeat(ids[:, None, first * block_length :], COPIES, 1)
     noisy = np.where(masked, mask_id, target).reshape(len(rows), -1)
     slots = np.flatnonzero(masked.reshape(-1))
-    positions, attend = layout(blocks, first)
+    positions, attend = layout(blocks, first, block_length)
     return Batch(
         ids=torch.from_numpy(np.concatenate([clean, noisy], 1)),
         positions=positions,
@@ -125,8 +131,9 @@ def collate(rows: list[Encoded], rng: np.random.Generator, mask_id: int) -> Batc
     )
 
 
-def step_batches(encoder: Encoder, seed: int, step: int, rows: int, longest_blocks: int) -> list[Batch]:
-    """The batches of one optimizer step: fresh problems of at most `longest_blocks` blocks."""
+def step_batches(encoder: Encoder, seed: int, step: int, rows: int, longest_tokens: int) -> list[Batch]:
+    """The batches of one optimizer step: fresh problems of at most `longest_tokens` tokens each."""
+    block_length = encoder.block_length
     rng = Random(f"{seed}/{step}")
     groups: dict[tuple[int, int], list[Encoded]] = {}
     drawn = 0
@@ -135,22 +142,22 @@ def step_batches(encoder: Encoder, seed: int, step: int, rows: int, longest_bloc
         problem = make_pools.draw(rng, family, "train")
         extra = int(rng.random() < 0.06)
         encoded = encoder.encode(problem.prompt, problem.answer, extra)
-        key = (len(encoded.ids) // BLOCK, encoded.prompt_tokens // BLOCK)
-        if key[0] > longest_blocks:
+        key = (len(encoded.ids) // block_length, encoded.prompt_tokens // block_length)
+        if len(encoded.ids) > longest_tokens:
             continue
         groups.setdefault(key, []).append(encoded)
         drawn += 1
     noise_rng = np.random.default_rng((seed, step))
     return [
-        collate(part, noise_rng, encoder.mask_id)
+        collate(part, noise_rng, encoder.mask_id, block_length)
         for key in sorted(groups, reverse=True)
-        for part in parts(groups[key], key)
+        for part in parts(groups[key], key, block_length)
     ]
 
 
-def parts(rows: list[Encoded], key: tuple[int, int]) -> list[list[Encoded]]:
+def parts(rows: list[Encoded], key: tuple[int, int], block_length: int) -> list[list[Encoded]]:
     """Rows of one layout in nearly equal parts of about `BATCH_TOKENS` tokens."""
     blocks, first = key
-    tokens = len(rows) * BLOCK * (blocks - 1 + COPIES * (blocks - first))
+    tokens = len(rows) * block_length * (blocks - 1 + COPIES * (blocks - first))
     count = min(len(rows), max(1, round(tokens / BATCH_TOKENS)))
     return [rows[start::count] for start in range(count)]

@@ -26,7 +26,11 @@ def orthogonalize(x: torch.Tensor, steps: int) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Nesterov momentum with orthogonalised updates and decoupled weight decay."""
+    """Nesterov momentum with orthogonalised updates and decoupled weight decay.
+
+    A parameter is a matrix [r, c] or a stack of them [E, r, c]; a parameter group's `fused` says how many matrices lie
+    below each other in the rows of one.
+    """
 
     def __init__(
         self,
@@ -37,7 +41,7 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         steps: int = 5,
     ):
-        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "steps": steps}
+        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "steps": steps, "fused": 1}
         super().__init__(params, settings)
         self._pool = pool
 
@@ -64,9 +68,9 @@ class Muon(torch.optim.Optimizer):
             assert param.grad is not None
             state["momentum"].lerp_(param.grad, 1 - beta)
             directions.append(param.grad.lerp(state["momentum"], beta))
-        rows, columns = params[0].shape
+        rows, columns = params[0].shape[-2] // group["fused"], params[0].shape[-1]
         scale = max(1.0, rows / columns) ** 0.5
-        updates = orthogonalize(torch.stack(directions), group["steps"])
-        for param, update in zip(params, updates, strict=True):
+        updates = orthogonalize(torch.stack(directions).view(-1, rows, columns), group["steps"])
+        for param, update in zip(params, updates.view(len(params), *params[0].shape), strict=True):
             param.mul_(1 - group["lr"] * group["weight_decay"])
             param.add_(update, alpha=-group["lr"] * scale)

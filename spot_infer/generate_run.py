@@ -77,8 +77,10 @@ def load_run(
         chosen = load_drafter(packaged(DRAFTER) if drafter is None else drafter).to(device=loaded.device)
     elif not draft_free:
         _note("no --drafter was given for this target, so decoding is draft-free")
-    if chosen is not None and (mismatch := rule_mismatch(chosen, config.rule)):
-        _note(mismatch)
+    if chosen is not None:
+        chosen.check_block_length(loaded.spec.block_length)
+        if mismatch := rule_mismatch(chosen, config.rule):
+            _note(mismatch)
     if chosen is not None and config.settings(drafted=True).verifier_in_force == "rejection":
         chosen = chosen.as_chain()
         _note("rejection sampling verifies chains, so the drafter drafts no branches")

@@ -353,6 +353,7 @@ def _scored(
         replay_limit=replay,
         temperature=shards.sampling.temperature,
         limit_states=states,
+        rule=shards.rule,
     )
 
 

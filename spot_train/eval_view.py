@@ -21,6 +21,8 @@ def print_measures(console: Console, measures: Mapping[str, Any]) -> None:
         console.print(_accuracy(_SCOPES.get(scope, scope), orders))
     if measures["replayed"]:
         console.print(_replay(measures))
+    if "warning" in measures:
+        console.print(measures["warning"], soft_wrap=True, highlight=False)
 
 
 def _accuracy(title: str, orders: Mapping[str, Any]) -> Table:

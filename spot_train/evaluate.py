@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spot_infer.api import rule_mismatch
 from spot_infer.drafters import ChainDrafter, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.features import ragged_ranks, stale_ranking
@@ -40,17 +41,21 @@ def evaluate(
     replay_limit: int | None = None,
     temperature: float = 0.0,
     limit_states: int | None = None,
+    rule: CommitRule | None = None,
 ) -> dict[str, Any]:
     """Measures of `drafter` and of the untrained orders, as JSON values.
 
     orders[scope][order] holds accuracy, top3, by_depth and by_block (None where there is no example) and, for the
     model, loss and calibration_error; stale[scope] what `stale_accuracy` gives; replay[drafter][budget] what
-    `replay_summary` gives. The ranking is that of the rule the drafter was trained under. limit_states caps the states
-    measured, replay_limit the trajectories replayed. Raises SpotError where block lengths differ.
+    `replay_summary` gives. rule: of the recorded decoding, the drafter's own by default; where the drafter was trained
+    under another one, `warning` says so and orders["stale_confidence"] ranks by the drafter's, all else by `rule`.
+    limit_states caps the states measured, replay_limit the trajectories replayed. Raises SpotError where block lengths
+    differ: a drafter may come from another target, not from another block length.
     """
     recorded = [one for one in trajectories if len(one)]
     steps = lay_out(recorded)
     config = drafter.model.config
+    rule = rule or config.rule
     if steps.block_length != config.block_length:
         raise SpotError(
             f"the data has block length {steps.block_length}, the drafter {config.block_length}; use data of the "
@@ -69,12 +74,14 @@ def evaluate(
                 name, values.cpu(), batch.label.cpu(), batch.depth.cpu(), batch.block.cpu(), batch.before_stop.cpu()
             )
     replayed = recorded[:replay_limit]
-    drafters: dict[str, Drafter] = {"order": drafter, "chain": ChainDrafter(config.rule)}
+    drafters: dict[str, Drafter] = {"order": drafter, "chain": ChainDrafter(rule)}
+    warning = rule_mismatch(drafter, rule)
     return {
+        **({"warning": warning} if warning else {}),
         "trajectories": len(recorded),
         "steps": len(steps),
         "orders": metrics.compute(),
-        "stale": {scope: stale_accuracy(recorded, config.rule, scope == "before_stop") for scope in SCOPES},
+        "stale": {scope: stale_accuracy(recorded, rule, scope == "before_stop") for scope in SCOPES},
         "replay": {
             name: {
                 f"D{budget}": replay_summary(replay(one, replayed, budget, temperature=temperature))

@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from spot_infer.api import rule_mismatch
 from spot_infer.requests import Boundary, DecodeSettings
 from spot_infer.targets.protocol import TargetSpec
 from spot_infer.verify import distribution_preserving
@@ -45,8 +46,11 @@ def replay_cells(
     boundary: Boundary = "separate",
     drafter_name: str | None = None,
 ) -> list[Cell]:
-    """One cell a method and budget (draft-free has one). Raises SpotError where a method lacks its source, or reads
-    what shards do not record."""
+    """One cell a method and budget (draft-free has one). The order model may come from any target of this block length;
+    where it was trained under another rule, its cells' provenance holds a `warning`. Raises SpotError where a method
+    lacks its source, or reads what shards do not record."""
+    if sources.order is not None:
+        sources.order.check_block_length(shards.block_length)
     control = {index: steps_of(one) for index, one in enumerate(trajectories)}
     own = DrafterSources(sources.rule, sources.order, sources.graph, control, sources.seed)
     made = [(name, options, make_drafter(name, own, options)) for name, options in methods]
@@ -65,7 +69,10 @@ def replay_cells(
             if drafter is not None:
                 kept |= {"floor": floor} if floor else {}
                 kept |= {"boundary": boundary} if boundary != "separate" else {}
-            cells.append(_cell(shards, name, kept, budget, results, drafter_name if name == "spot" else None, stamp))
+            warning = rule_mismatch(drafter, shards.rule)
+            own_stamp = stamp | {"warning": warning} if warning else stamp
+            drafter_of = drafter_name if name == "spot" else None
+            cells.append(_cell(shards, name, kept, budget, results, drafter_of, own_stamp))
     return cells
 
 
@@ -89,6 +96,8 @@ def print_cells(console: Console, cells: Sequence[Cell], split: str) -> None:
         soft_wrap=True,
         highlight=False,
     )
+    for warning in sorted({cell.provenance["warning"] for cell in cells if "warning" in cell.provenance}):
+        console.print(warning, soft_wrap=True, highlight=False)
 
 
 def replay_figures(results: Sequence[ReplayResult]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from spot_infer.atomic import BeforeRename, write_json
 from spot_infer.errors import SpotError
+from spot_infer.table import TOP_K
 from spot_infer.transition import CommitRule, Sampling
 from spot_train.shard_files import (
     REPAIR,
@@ -100,7 +101,8 @@ class ShardSet:
 
 
 def open_shards(path: str | Path) -> ShardSet:
-    """Verify the set at `path` and open it. Raises SpotError naming the first damaged or foreign shard."""
+    """Verify the set at `path` and open it. Raises SpotError naming the first damaged or foreign shard, or
+    where its tables have another width."""
     folder = Path(path)
     manifest = read_manifest(folder)
     if not manifest["shards"]:
@@ -109,6 +111,11 @@ def open_shards(path: str | Path) -> ShardSet:
     if problems:
         more = "" if len(problems) == 1 else f" ({len(problems) - 1} more damaged)"
         raise SpotError(f"{folder}: {problems[0]}{more}")
+    if (width := manifest["attributes"].get("table_top_k", TOP_K)) != TOP_K:
+        raise SpotError(
+            f"{folder} holds tables of the {width} likeliest tokens, but drafters of this release read {TOP_K}; use "
+            "the release that wrote it, or collect again"
+        )
     return ShardSet(folder, manifest)
 
 

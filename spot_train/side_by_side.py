@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from spot_infer.api import rule_mismatch
 from spot_infer.atomic import write_file
 from spot_infer.drafters import ChainDrafter, OrderDrafter
 from spot_infer.graph import Drafter
@@ -45,7 +46,13 @@ class Comparison:
 
 
 def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Console) -> list[dict[str, Any]]:
-    """Run draft-free, the untrained chain and the drafter at every budget, interleaved; one row of results each."""
+    """Run draft-free, the untrained chain and the drafter at every budget, interleaved; one row of results each.
+
+    The drafter may come from any target of this block length. A row of one that was trained under another rule has a
+    `warning`. Raises SpotError where its block length is another.
+    """
+    if isinstance(drafter, OrderDrafter):
+        drafter.check_block_length(target.spec.block_length)
     ids = [example.encode(target) for example in plan.task.examples]
     requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
     shared: dict[str, Any] = {"boundary": plan.settings.boundary, "verifier": plan.settings.verifier}
@@ -60,7 +67,11 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     with bar:
         task = bar.add_task("decode", total=len(requests) * len(methods))
         runs = run_methods(target, requests, methods, plan.settings, lambda _, count: bar.advance(task, count))
-    return [_row(target, plan, requests, runs[0], run) for run in runs]
+    rows = [_row(target, plan, requests, runs[0], run) for run in runs]
+    return [
+        {**row, "warning": rule_mismatch(run.method.drafter, plan.settings.rule)}
+        for row, run in zip(rows, runs, strict=True)
+    ]
 
 
 def _row(
@@ -107,7 +118,7 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
         soft_wrap=True,
         highlight=False,
     )
-    for note in _verifier_notes(rows):
+    for note in [*_verifier_notes(rows), *sorted({row["warning"] for row in rows if row["warning"]})]:
         console.print(note, soft_wrap=True, highlight=False)
     if control.get("unscored"):
         console.print(

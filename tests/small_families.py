@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
+
+from official_names import llada2_names, unstacked_experts
 
 MASK, STOP, VOCAB = 95, 94, 96
 _COMMON = {
@@ -52,22 +57,6 @@ def _save(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> N
     save_file({name: weight.clone().contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
 
 
-def _unstacked_experts(weights: dict[str, Tensor], experts: int) -> dict[str, Tensor]:
-    """Stacked expert weights as the one-by-one weights that checkpoints hold."""
-    apart = {}
-    for name, weight in weights.items():
-        prefix, _, part = name.rpartition(".")
-        for expert in range(experts) if prefix.endswith("mlp.experts") else ():
-            own = f"{prefix}.{expert}"
-            if part == "down_proj":
-                apart[f"{own}.down_proj.weight"] = weight[expert]
-            else:
-                apart[f"{own}.gate_proj.weight"], apart[f"{own}.up_proj.weight"] = weight[expert].chunk(2)
-        if not prefix.endswith("mlp.experts"):
-            apart[name] = weight
-    return apart
-
-
 def save_sdar(folder: Path, seed: int = 0) -> Any:
     config = {**_COMMON, "num_key_value_heads": 2, "head_dim": 8}
     model = random_model(Qwen3ForCausalLM, Qwen3Config(**config), seed)
@@ -79,7 +68,7 @@ def save_sdar_moe(folder: Path, seed: int = 0) -> Any:
     config = {**_COMMON, **_EXPERTS, "num_key_value_heads": 2, "head_dim": 8, "norm_topk_prob": True}
     model = random_model(Qwen3MoeForCausalLM, Qwen3MoeConfig(**config), seed)
     official = {**config, **_IDS, "model_type": "sdar_moe", "block_size": 4, "fuse_cross_entropy": True}
-    _save(folder, official, _unstacked_experts(model.state_dict(), 4))
+    _save(folder, official, unstacked_experts(model.state_dict()))
     return model
 
 
@@ -128,19 +117,7 @@ def save_llada2(folder: Path, seed: int = 0) -> Any:
         "use_qkv_bias": False,
         "pad_token_id": STOP,
     }
-    weights: dict[str, Tensor] = {}
-    fused: dict[str, list[Tensor]] = {}
-    for name, weight in _unstacked_experts(model.state_dict(), 4).items():
-        name = name.replace("embed_tokens", "word_embeddings").replace("e_score_correction_bias", "expert_bias")
-        name = name.replace("self_attn.o_proj", "attention.dense").replace(
-            "self_attn.q_norm", "attention.query_layernorm"
-        )
-        name = name.replace("self_attn.k_norm", "attention.key_layernorm")
-        if "self_attn" in name:
-            fused.setdefault(f"{name.split('self_attn')[0]}attention.query_key_value.weight", []).append(weight)
-        else:
-            weights[name] = weight
-    _save(folder, official, {**weights, **{name: torch.cat(parts) for name, parts in fused.items()}})
+    _save(folder, official, llada2_names(model.state_dict()))
     return model
 
 

@@ -245,17 +245,21 @@ def _resolution(text: str) -> str | float:
 
 
 def _recipes(options: BenchOptions, recipe: Recipe) -> dict[str, Recipe]:
-    """One recipe a target: the command's own with another target, or another recipe's own file."""
+    """One recipe a target: the command's own with another target, or another recipe's own file.
+
+    The command's overrides hold in every recipe, but for the target itself, which `--target` names.
+    """
     if not options.targets:
         return {_name(recipe.target.path_or_id): recipe}
     recipes = {}
     _refuse_twins("--target", options.targets)
+    overrides = {key: value for key, value in options.overrides.items() if key != "target.path_or_id"}
     for name, path in options.targets:
         if path.endswith(".yaml"):
-            recipes[name] = load_recipe(path)
+            recipes[name] = load_recipe(path, overrides)
         else:
             place = resolve_path(path, Path.cwd())
-            recipes[name] = load_recipe(options.recipe, {**options.overrides, "target.path_or_id": place})
+            recipes[name] = load_recipe(options.recipe, {**overrides, "target.path_or_id": place})
     return recipes
 
 

@@ -1,11 +1,13 @@
 """How much there is to gain at other block lengths (paper table 7's b16 rows, table 15).
 
-`target.block_length` is overridden. Trained drafters and draft graphs run where one was made for that block length;
-what is left out is said. A target decoded at a block length it was not trained for answers worse: read the accuracy.
+A block length is decoded by the targets that were trained for it and, where the bench has none, by the others with
+`target.block_length` overridden, which answer worse: read the accuracy. Trained drafters and draft graphs run where one
+was made for that block length; what is left out is said.
 """
 
 from __future__ import annotations
 
+from spot_infer.transition import CommitRule
 from spot_train.bench.conditions import calibrated, counted, places, some, trained, untrained
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import CellGroup, Group, Wanted
@@ -19,8 +21,8 @@ def groups(materials: Materials) -> list[Group]:
     """The smallest and largest budget at every block length, T = 0, stop tokens honoured."""
     budgets = sorted({min(materials.options.budgets), max(materials.options.budgets)})
     asked: list[Group] = []
-    for target, rule in places(materials):
-        for length in LENGTHS:
+    for length in LENGTHS:
+        for target, rule in _places(materials, length):
             condition = counted(materials, target, rule, block_length=length, prompts=some(materials))
             if not materials.fits(condition):
                 materials.note(f"block: a block length of {length} doesn't fit {target}; left out")
@@ -36,3 +38,10 @@ def groups(materials: Materials) -> list[Group]:
             ]
             asked.append(CellGroup(condition, tuple(wanted)))
     return asked
+
+
+def _places(materials: Materials, length: int) -> list[tuple[str, CommitRule]]:
+    """The targets trained for this block length under every rule, every target's where there is none."""
+    everywhere = list(places(materials))
+    own = [(name, rule) for name, rule in everywhere if materials.target(name).spec.block_length == length]
+    return own or everywhere
