@@ -6,6 +6,7 @@ processors without bfloat16 arithmetic.
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
@@ -28,13 +29,13 @@ def orthogonalize(x: torch.Tensor, steps: int) -> torch.Tensor:
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum with orthogonalised updates and decoupled weight decay.
 
-    A parameter is a matrix [r, c] or a stack of them [E, r, c]; a parameter group's `fused` says how many matrices lie
-    below each other in the rows of one.
+    params: parameter groups. A parameter is a matrix [r, c] or a stack of them [E, r, c]; a group's `fused` says how
+    many matrices lie below each other in the rows of one.
     """
 
     def __init__(
         self,
-        params: Iterable[torch.nn.Parameter],
+        params: Iterable[dict[str, Any]],
         lr: float,
         pool: ThreadPoolExecutor,
         momentum: float = 0.95,

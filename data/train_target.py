@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -68,13 +69,15 @@ def block_length(folder: Path) -> int:
 
 def new_run(model: PreTrainedModel, matrix_lr: float, other_lr: float, pool: ThreadPoolExecutor) -> Run:
     """The model with its optimizers: Muon for the layers' matrices and experts, AdamW for routers and the rest."""
-    matrices, fused, others = [], [], []
+    matrices: list[torch.nn.Parameter] = []
+    fused: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.ndim < 2 or "layers" not in name or name.endswith("mlp.gate.weight"):
             others.append(parameter)
         else:
             (fused if name.endswith("gate_up_proj") else matrices).append(parameter)
-    groups = [{"params": matrices}, *([{"params": fused, "fused": 2}] if fused else [])]
+    groups: list[dict[str, Any]] = [{"params": matrices}, *([{"params": fused, "fused": 2}] if fused else [])]
     optimizers = [
         Muon(groups, lr=matrix_lr, weight_decay=0.01, pool=pool),
         torch.optim.AdamW(others, lr=other_lr, betas=(0.9, 0.98), weight_decay=0.0),

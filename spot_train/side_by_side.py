@@ -118,7 +118,7 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
         soft_wrap=True,
         highlight=False,
     )
-    for note in [*_verifier_notes(rows), *sorted({row["warning"] for row in rows if row["warning"]})]:
+    for note in [*_verifier_notes(rows), *sorted({row["warning"] for row in rows if row.get("warning")})]:
         console.print(note, soft_wrap=True, highlight=False)
     if control.get("unscored"):
         console.print(

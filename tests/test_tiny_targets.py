@@ -1,42 +1,24 @@
 """How the tiny targets are trained: batches, the training forward of both families, expert balance, official names."""
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from block_batches import Encoder, step_batches
 from safetensors import safe_open
+from second_target import save_small_files
+from target_families import FAMILIES
+from target_forward import masked_logits
+from train_target import balance_experts, export, new_model
+from transformers import PreTrainedTokenizerFast
 
 from spot_infer import load_target
 from spot_infer.api import encode_prompt
 
-DATA = Path(__file__).parent.parent / "data"
-sys.path.insert(0, str(DATA))
-
-from block_batches import Encoder, step_batches  # noqa: E402
-from make_tokenizer import train_tokenizer, write_small_files  # noqa: E402
-from target_families import FAMILIES  # noqa: E402
-from target_forward import masked_logits  # noqa: E402
-from train_target import balance_experts, export, new_model  # noqa: E402
-from transformers import PreTrainedTokenizerFast  # noqa: E402
-
-SMALL = {
-    "sdar": {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 4},
-    "llada2": {"hidden_size": 48, "intermediate_size": 96, "moe_intermediate_size": 16, "head_dim": 16},
-}
-
 
 @pytest.fixture(scope="module", params=sorted(FAMILIES))
 def folder(request, tmp_path_factory) -> Path:
-    """A small target's folder without weights, of either family."""
-    family = FAMILIES[request.param]
-    place = tmp_path_factory.mktemp(request.param)
-    write_small_files(train_tokenizer(["user\nAdd 3 and 4.\nassistant\n3 + 4 = 7 #### 7"] * 9, family), family, place)
-    config = json.loads((place / "config.json").read_text())
-    config |= {**SMALL[request.param], "num_hidden_layers": 2, "num_key_value_heads": 2}
-    (place / "config.json").write_text(json.dumps(config))
-    return place
+    return save_small_files(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture
