@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
-
 from make_tokenizer import train_tokenizer, write_small_files
 from target_families import FAMILIES
 from train_target import export, new_model

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from official_names import llada2_names, unstacked_experts
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import (
@@ -23,10 +23,6 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
-
-from official_names import llada2_names, unstacked_experts
 
 MASK, STOP, VOCAB = 95, 94, 96
 _COMMON = {

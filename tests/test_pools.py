@@ -1,19 +1,16 @@
 """The prompt pools: splits, seeds, gold answers, wordings."""
 
 import json
-import sys
 from pathlib import Path
 
+import make_pools
 import pytest
+from problems import SPLITS
+
+from spot_train.tasks import CodeExecutionNotAllowed
+from spot_train.tasks.tiny import score
 
 DATA = Path(__file__).parent.parent / "data"
-sys.path.insert(0, str(DATA))
-
-import make_pools  # noqa: E402
-from problems import SPLITS  # noqa: E402
-
-from spot_train.tasks import CodeExecutionNotAllowed  # noqa: E402
-from spot_train.tasks.tiny import score  # noqa: E402
 
 
 def read(split: str) -> list[dict]:
