@@ -7,6 +7,7 @@ OUT ?= runs/quickstart
 BENCH_OUT ?= runs/bench
 SUITES ?= main oracle coverage temperature ablation budget length block transfer calibration
 DRAFTERS ?= builtin:data/tiny-sdar-drafter builtin:data/tiny-sdar-drafter-bf16
+TEMPERATURES ?= 0.5 1 2
 GRAPHS ?= builtin:data/tiny-sdar-graphs/float32.json builtin:data/tiny-sdar-graphs/bfloat16.json
 BIN = $(VENV)/bin
 
@@ -17,7 +18,7 @@ quickstart: $(VENV)/.train
 
 bench: $(VENV)/.train
 	OMP_NUM_THREADS=1 $(BIN)/spot-train bench $(SUITES) --recipe builtin:recipes/tiny.yaml --out $(BENCH_OUT) \
-	  --workers 2 $(DRAFTERS:%=--drafter %) $(GRAPHS:%=--graph %)
+	  --workers 2 $(DRAFTERS:%=--drafter %) $(GRAPHS:%=--graph %) $(TEMPERATURES:%=--temperature %)
 	$(BIN)/spot-train report $(BENCH_OUT)/results.jsonl --out $(BENCH_OUT)/report
 
 test: $(VENV)/.dev

@@ -122,7 +122,7 @@ def _spot(sources: DrafterSources, options: Mapping[str, Any]) -> OrderDrafter:
         return order
     draft = {name: value for name, value in options.items() if name != "chain"}
     chain = bool(options.get("chain", order.chain))
-    return OrderDrafter(order.model, replace(order.settings, **draft), order.chunk_states, chain)
+    return OrderDrafter(order.model, replace(order.settings, **draft), chain, order.chunk_states)
 
 
 def _trajectories(name: str, sources: DrafterSources) -> Mapping[int, Sequence[Step]]:

@@ -1,7 +1,8 @@
 """The SPOT drafter: the trained commit order and the stale tokens, searched into a draft graph (paper section 4.2).
 
 Every level of the search asks for all unexpanded states of all contexts at once, which is one network call (in chunks
-of `chunk_states`); a table's features are computed once a round, since only the two path features change with a state.
+of states with about as many slots); a table's features are computed once a round, since only the two path features
+change with a state.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spot_infer.draft import Query, search
+from spot_infer.draft import Query, Score, search
 from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, token_hypotheses
 from spot_infer.errors import SpotError
 from spot_infer.features import many_table_features, pad_rows
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.order_model import OrderModel
 from spot_infer.transition import CommitRule
+
+_CHUNK_STATES = {"cpu": 32}
+"""States a chunk on a CPU, so that a chunk's activations stay in its cache and few slots are padding."""
+_MOST_STATES = 2048
 
 
 @dataclass(frozen=True)
@@ -45,23 +50,26 @@ class DraftSettings:
 
 
 class OrderDrafter:
-    """Proposes the states that the order model holds most probable; with `chain`, one after another and no branches."""
+    """Proposes the states that the order model holds most probable; with `chain`, one after another and no branches.
+
+    chunk_states: most states scored at once, None for what suits the device.
+    """
 
     def __init__(
         self,
         model: OrderModel,
         settings: DraftSettings | None = None,
-        chunk_states: int = 2048,
         chain: bool = False,
+        chunk_states: int | None = None,
     ) -> None:
         self.model = model.eval()
         self.settings = settings or DraftSettings()
-        self.chunk_states = chunk_states
         self.chain = chain
+        self.chunk_states = chunk_states
 
     def as_chain(self) -> OrderDrafter:
         """The same model drafting chains, as rejection sampling needs."""
-        return OrderDrafter(self.model, self.settings, self.chunk_states, chain=True)
+        return OrderDrafter(self.model, self.settings, True, self.chunk_states)
 
     @property
     def device(self) -> torch.device:
@@ -92,20 +100,26 @@ class OrderDrafter:
             return []
         for context in contexts:
             self.check_block_length(len(context.state.tokens))
-        scorer = OrderScores(self.model, contexts, self.settings.tau, self.chunk_states)
         hypotheses = [token_hypotheses(context, self.settings.runner_up_below) for context in contexts]
-        return search(contexts, scorer, hypotheses, self.settings.merged, width=1 if self.chain else None)
+        return search(contexts, self.score(contexts), hypotheses, self.settings.merged, width=1 if self.chain else None)
+
+    def score(self, contexts: Sequence[DraftContext]) -> Score:
+        """What the search asks: q over each context's table slots."""
+        return OrderScores(self.model, contexts, self.settings.tau, self.chunk_states)
 
 
 class OrderScores:
     """q over the contexts' table slots [m], for many (context, path, depth) queries at once."""
 
-    def __init__(self, model: OrderModel, contexts: Sequence[DraftContext], tau: float, chunk_states: int) -> None:
+    def __init__(
+        self, model: OrderModel, contexts: Sequence[DraftContext], tau: float, chunk_states: int | None
+    ) -> None:
         config = model.config
         tables = [context.tables[0] for context in contexts]
         features, starts = many_table_features(tables, config.block_length, config.features, config.rule)
         rows, valid = pad_rows(starts, np.arange(len(tables)))
-        self.model, self.tau, self.chunk_states = model, tau, chunk_states
+        self.model, self.tau = model, tau
+        self.chunk_states = chunk_states or _CHUNK_STATES.get(model.input.weight.device.type, _MOST_STATES)
         self.lengths = np.diff(starts)
         self.slot = np.concatenate([table.slots for table in tables]).astype(np.int64)[rows]
         self.valid = valid
@@ -118,12 +132,14 @@ class OrderScores:
 
     def __call__(self, queries: list[Query]) -> list[NDArray[np.float64]]:
         """Probabilities [m] a query; see `draft.Score`."""
-        answers: list[NDArray[np.float64]] = []
+        answers: dict[int, NDArray[np.float64]] = {}
+        shortest_first = sorted(range(len(queries)), key=lambda index: self.lengths[queries[index][0]])
         for first in range(0, len(queries), self.chunk_states):
-            chunk = queries[first : first + self.chunk_states]
-            probabilities = self._probabilities(chunk)
-            answers += [row[: self.lengths[context]] for (context, _, _), row in zip(chunk, probabilities, strict=True)]
-        return answers
+            chunk = shortest_first[first : first + self.chunk_states]
+            probabilities = self._probabilities([queries[index] for index in chunk])
+            for index, row in zip(chunk, probabilities, strict=True):
+                answers[index] = row[: self.lengths[queries[index][0]]]
+        return [answers[index] for index in range(len(queries))]
 
     @torch.inference_mode()
     def _probabilities(self, queries: list[Query]) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from spot_train.bench.committed import committed_measures
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, Wanted, runs_of
 from spot_train.bench.recorded import Recorded, generated, recorded
+from spot_train.bench.score_memory import ScoreMemory
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.methods import DrafterSources, make_drafter
@@ -58,6 +59,7 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
     condition = group.condition
     control = recorded(materials, condition)
     target = materials.target(condition.target, condition.block_length)
+    memory = ScoreMemory()
     outputs = [generated(one) for one in control.trajectories]
     rows = []
     for one in runs_of(group.wanted):
@@ -67,7 +69,7 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
             results = [draft_free(trajectory) for trajectory in control.trajectories]
         else:
             floor, temperature = loop.get("floor", 0.0), condition.sampling.temperature
-            results = replay(drafter, control.trajectories, one.budget, floor, temperature)
+            results = replay(memory.remembered(drafter), control.trajectories, one.budget, floor, temperature)
         figures = replay_figures(results)
         spread = ratio_spread([each.draft_free_nfe for each in results], [each.nfe for each in results])
         figures["spread"] = {"reduction": spread} if spread else {}

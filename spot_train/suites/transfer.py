@@ -5,7 +5,7 @@ A drafter runs where the block length is its own, under the rule of the bench, w
 
 from __future__ import annotations
 
-from spot_train.bench.conditions import counted, places
+from spot_train.bench.conditions import counted, places, some
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import DRAFT_FREE, CellGroup, Group, Wanted
 
@@ -17,7 +17,7 @@ def groups(materials: Materials) -> list[Group]:
     budget = min(materials.options.budgets)
     asked: list[Group] = []
     for target, rule in places(materials, both=True):
-        condition = counted(materials, target, rule)
+        condition = counted(materials, target, rule, prompts=some(materials))
         length = materials.block_length(condition)
         wanted = [Wanted(SUITE, DRAFT_FREE), Wanted(SUITE, "chain", budget)]
         for name, drafter in materials.drafters.items():
