@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TypeVar
 
 import torch
@@ -65,18 +66,20 @@ def decode(
     waiting = deque(enumerate(requests))
     cache = target.new_cache()
     rows: list[Row] = []
+    forwards = count()
     with torch.inference_mode():
         while waiting or rows:
             _admit(target, cache, rows, waiting, settings, drafter, verdict)
             graphs = _propose(rows, settings, drafter)
             forward = _forward(target, cache, rows, graphs, settings, drafter)
             rounds = _advance(target, cache, rows, graphs, forward, settings, drafter, record)
+            number = next(forwards)
             for index in reversed(range(len(rows))):
                 if rounds[index].result is not None:
                     cache.drop_row(index)
                     rows[index] = rows[-1]
                     rows.pop()
-            yield from rounds
+            yield from (replace(round_, forward=number) for round_ in rounds)
 
 
 def check_requests(spec: TargetSpec, requests: Sequence[Request], settings: DecodeSettings) -> None:

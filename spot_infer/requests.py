@@ -144,7 +144,7 @@ class Round:
     forward only wrote), in blocks that follow one another; tables: when recording, the tables at the root and at every
     accepted state, one a step; otherwise the newest only, and only if something will read it. final_tokens: generated
     ids that became final in this round (contiguous from the left, stop and limit applied). result is set in a request's
-    last round.
+    last round. forward: the number of the forward, from 0; rows that shared one have the same.
     """
 
     request: int
@@ -154,3 +154,4 @@ class Round:
     tables: tuple[StaleTable, ...]
     final_tokens: tuple[int, ...] = ()
     result: Result | None = field(default=None)
+    forward: int = 0

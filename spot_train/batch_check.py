@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from spot_infer.divergence import Divergence, first_divergence
+from spot_infer.divergence import Divergence
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
+from spot_train.agreement import agreement
 from spot_train.recording import decoded_trajectories
-from spot_train.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
@@ -63,23 +61,13 @@ def compare_batch(target: Target, requests: Sequence[Request], settings: DecodeS
         decoded_trajectories(target, requests, replace(settings, budget=0, batch_size=size))
         for size in (settings.batch_size, 1)
     )
-    flips: list[tuple[int, Divergence]] = []
-    steps = 0
-    shift = 0.0
-    for index, request in enumerate(requests):
-        runs = [[run[index].step(t) for t in range(len(run[index]))] for run in (alone, batched)]
-        flip = first_divergence(
-            target, request, runs[0], runs[1], settings.rule, settings.sampling, settings.max_new_tokens
-        )
-        compared = len(runs[0]) if flip is None else min(flip.step + 1, len(runs[0]), len(runs[1]))
-        steps += compared
-        shift = max(shift, _largest_shift(alone[index], batched[index], compared))
-        if flip is not None:
-            flips.append((index, flip))
-    identical = len(requests) - len(flips)
-    return BatchReport(target.spec.dtype, settings.batch_size, len(requests), identical, steps, tuple(flips), shift)
-
-
-def _largest_shift(one: Trajectory, other: Trajectory, steps: int) -> float:
-    rows = int(one.step_start[steps])
-    return float(np.abs(one.log_odds[:rows] - other.log_odds[:rows]).max(initial=0.0))
+    found = agreement(target, requests, alone, batched, settings)
+    return BatchReport(
+        target.spec.dtype,
+        settings.batch_size,
+        found.prompts,
+        found.identical,
+        found.steps,
+        found.flips,
+        found.log_odds_shift,
+    )

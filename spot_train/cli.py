@@ -15,7 +15,7 @@ import typer
 
 from spot_infer.command import run_command
 from spot_infer.errors import SpotError
-from spot_train import cost_cli
+from spot_train import collect_cli, cost_cli
 from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
 from spot_train.output_lock import Interrupted
@@ -37,6 +37,9 @@ app = typer.Typer(
 app.add_typer(recipe_app, name="recipe")
 tasks_app = typer.Typer(help="Look at evaluation tasks.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
+app.command()(collect_cli.collect)
+app.command("check-batch")(collect_cli.check_batch)
+app.command("check-drafted")(collect_cli.check_drafted)
 app.command()(bench)
 app.add_typer(calibrate_app, name="calibrate")
 app.command("replay")(replay_command)
@@ -54,46 +57,6 @@ AllowCodeOption = Annotated[
     bool, typer.Option("--allow-code-execution", help="Score code tasks by running the generated code.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-@app.command()
-def collect(
-    recipe: RecipeArgument,
-    out: Annotated[Path, typer.Option(help="Folder of shards; resumed if it has some.", show_default=False)],
-    set_: SetOption = None,
-) -> None:
-    """Decode the recipe's prompts draft-free and store their trajectories."""
-    values = _recipe(recipe, set_)
-    from rich.console import Console
-
-    from spot_train.collect import collect as run
-    from spot_train.progress import CollectView
-
-    with CollectView(Console(stderr=True)) as view:
-        view.finished(run(values, out, progress=view))
-
-
-@app.command("check-batch")
-def check_batch(
-    recipe: RecipeArgument,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts compared, from the first.")] = 32,
-    set_: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Decode prompts in the recipe's batches and one by one, and report every difference. Writes nothing."""
-    values = _recipe(recipe, [*(set_ or []), f"prompts.limit={prompts}"])
-    from spot_infer.noise import request_seed
-    from spot_infer.requests import Request
-    from spot_train.batch_check import compare_batch
-    from spot_train.collect import decode_settings, load_recipe_target
-    from spot_train.prompts import load_prompts
-
-    target = load_recipe_target(values)
-    chosen, _ = load_prompts(values, target)
-    seed = values.collect.seed
-    requests = [Request(prompt.prompt_ids, request_seed(seed, prompt.prompt_ids)) for prompt in chosen]
-    report = compare_batch(target, requests, decode_settings(values))
-    typer.echo(json.dumps(report.to_dict()) if as_json else report.sentence())
 
 
 @app.command()
@@ -327,13 +290,9 @@ def main() -> None:
 
 
 def _recipe(path: str, overrides: Sequence[str] | None, flags: Mapping[str, Any] | None = None) -> Recipe:
-    """Load a recipe: named flags win over --set, --set over the file."""
-    from spot_train.recipe import load_recipe, parse_overrides
+    from spot_train.recipe import recipe_from_flags
 
-    chosen = parse_overrides(overrides or ()) | {
-        key: value for key, value in (flags or {}).items() if value is not None
-    }
-    return load_recipe(path, chosen)
+    return recipe_from_flags(path, overrides, flags)
 
 
 def _scored(

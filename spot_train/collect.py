@@ -1,7 +1,8 @@
-"""Collect: prompts -> draft-free trajectories -> shards, resumable after any kill.
+"""Collect: prompts -> trajectories -> shards, resumable after any kill.
 
 A lease is an ordered list of prompts; each becomes one shard, decoded on its own, so a shard's bits depend on its lease
-and the recipe alone. Knows nothing about training and prints nothing: progress goes to a callback.
+and the recipe alone. Decoding is draft-free, or drafted, which records the same; then a shard says by what. Knows
+nothing about how drafters are made and prints nothing: progress goes to a callback.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,19 +19,28 @@ from typing import Any, Protocol
 import torch
 
 from spot_infer.atomic import BeforeRename, full_disk_named, remove_partials
-from spot_infer.decode import decode
 from spot_infer.errors import SpotError
-from spot_infer.noise import NOISE_VERSION, request_seed
-from spot_infer.requests import DecodeSettings, Request, Round
+from spot_infer.noise import NOISE_VERSION
+from spot_infer.requests import DecodeSettings, Result
 from spot_infer.table import TOP_K
 from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
+from spot_train.batch_size import with_fitting_batch, with_recorded_batch
+from spot_train.collect_methods import DRAFT_FREE, OneMethod, Schedule, method_record
+from spot_train.collect_plan import Plan, check_space, make_plan
+from spot_train.compare import Method
+from spot_train.leases import Forwards, decode_lease, lease_record, split_leases
 from spot_train.output_lock import Interrupted, PendingSignal, deferred_signals, output_lock
-from spot_train.prompts import Prompt, PromptReport, lease_hash, load_prompts
+from spot_train.prompts import Prompt, PromptReport, load_prompts
 from spot_train.provenance import append_provenance, library_versions, weights_hash
 from spot_train.recipe import COLLECT_SECTIONS, Recipe, recipe_hash, recipe_values
-from spot_train.recording import record_trajectories
-from spot_train.shard_files import Damaged, StoredTrajectory, check_shard, shard_bytes, write_shard
+from spot_train.shard_files import (
+    Damaged,
+    StoredTrajectory,
+    check_shard,
+    shard_bytes,
+    write_shard,
+)
 from spot_train.shards import (
     MERGED,
     common_attributes,
@@ -42,40 +52,29 @@ from spot_train.shards import (
 )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run will do, known before its first forward. projected_bytes: most that the missing shards can take, or
-    what they will take at the finished ones' bytes a trajectory."""
-
-    leases: int
-    kept: int
-    trajectories: int
-    kept_trajectories: int
-    projected_bytes: int
-    measured: bool
-    repaired: tuple[str, ...]
-    prompts: PromptReport
-
-
 @dataclass
 class Tally:
-    """How far a run is. trajectories, bytes: finished shards included; commits, nfe, seconds: of this run."""
+    """How far a run is. trajectories, bytes: finished shards included; commits, forwards, seconds: of this run, fit_s
+    of them in fits."""
 
     trajectories: int = 0
     bytes: int = 0
     commits: int = 0
-    nfe: int = 0
+    forwards: Forwards = field(default_factory=Forwards)
     seconds: float = 0.0
+    fit_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A finished run: its plan, its tally, and how many shards it wrote."""
+    """A finished run: its plan, its tally, how many shards it wrote, and what the whole set took, forwards of earlier
+    runs included, where every shard says it."""
 
     out: Path
     plan: Plan
     tally: Tally
     written: int
+    recorded: Forwards | None = None
 
     @property
     def bytes_per_trajectory(self) -> float:
@@ -87,6 +86,9 @@ class Progress(Protocol):
 
     def started(self, plan: Plan) -> None:
         """Once, before the first forward."""
+
+    def fitting(self, lease: int) -> None:
+        """Before a drafter is fitted to all leases before `lease`."""
 
     def advanced(self, tally: Tally) -> None:
         """After every trajectory and every shard."""
@@ -118,31 +120,39 @@ def collect(
     target: Target | None = None,
     progress: Progress | None = None,
     before_rename: BeforeRename | None = None,
+    method: Method = DRAFT_FREE,
+    bootstrap: bool = False,
 ) -> Summary:
-    """Decode the recipe's prompts draft-free and store their trajectories as shards in `out`, resuming what is there.
+    """Decode the recipe's prompts and store their trajectories as shards in `out`, resuming what is there.
 
-    `target` replaces the recipe's own, already loaded. `before_rename` runs before every rename (tests delay there).
-    Damaged shards and manifests are made again. Raises SpotError where `out` holds another recipe's or target's shards
-    (naming the field), another process writes it, or the disk is too small; Interrupted on SIGINT or SIGTERM.
+    `target` replaces the recipe's own, already loaded. `method` (`collect_methods.collection_method`) says what is
+    drafted; with `bootstrap` it is only the start, until drafters are fitted as the recipe's `bootstrap` says. Shards
+    that another method made are kept: each says what made it. `before_rename` runs before every rename (tests delay
+    there). Damaged shards and manifests are made again. Raises SpotError where `out` holds another recipe's or target's
+    shards (naming the field), another process writes it, or the disk is too small; Interrupted on SIGINT or SIGTERM.
     """
     folder = _folder(Path(out))
     with output_lock(folder), full_disk_named(folder):
         remove_partials(folder)
+        recipe = with_recorded_batch(recipe, folder)
         repaired = _check_recipe(folder, recipe)
         target = load_recipe_target(recipe) if target is None else target
         prompts, report = load_prompts(recipe, target)
-        size = recipe.collect.lease_prompts
-        leases = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+        widest = dataclasses.replace(method, budget=max(method.budget, recipe.decode.budget if bootstrap else 0))
+        recipe = with_fitting_batch(recipe, target, widest, decode_settings(recipe), prompts)
+        leases = split_leases(prompts, recipe.collect.lease_prompts)
         common = shared_attributes(recipe, target, report)
         run = _Run(folder, recipe, target, leases, report, common, before_rename)
+        heard = (lambda lease: None) if progress is None else progress.fitting
+        schedule, fits = make_schedule(recipe, target, leases, folder, common, method, bootstrap, heard)
         repaired += _adopt(run)
-        plan = _plan(run, repaired)
-        _check_space(run, plan)
+        plan = make_plan(recipe, target.spec, leases, report, run.finished, repaired, fits)
+        check_space(folder, plan, recipe.collect.free_space_margin_bytes)
         if progress is not None:
             progress.started(plan)
         run.save_manifest()
         with deferred_signals() as pending:
-            tally = _decode_missing(run, plan, progress, pending)
+            tally = _decode_missing(run, plan, schedule, progress, pending)
         written = len(run.finished) - plan.kept
         figures = {**dataclasses.asdict(tally), "shards_written": written, "interrupted": pending.number}
         append_provenance(folder, {"command": "collect", **figures})
@@ -151,7 +161,7 @@ def collect(
             pending.number,
             f"interrupted: {len(run.finished)} of {len(leases)} shards are in {folder}; run again to resume",
         )
-    return Summary(folder, plan, tally, written)
+    return Summary(folder, plan, tally, written, _recorded_forwards(run))
 
 
 def target_attributes(recipe: Recipe, target: Target) -> dict[str, Any]:
@@ -189,14 +199,15 @@ def shared_attributes(recipe: Recipe, target: Target, report: PromptReport) -> d
 
 
 def decode_settings(recipe: Recipe) -> DecodeSettings:
-    """The recipe's draft-free decoding."""
+    """The recipe's draft-free decoding; a batch size that only collection finds (`auto`) is 8."""
     section = recipe.collect
+    rows = section.batch_size
     return DecodeSettings(
         max_new_tokens=section.max_new_tokens,
         rule=recipe.rule.commit_rule(),
         sampling=recipe.sampling.sampling(),
         layout=section.layout,
-        batch_size=section.batch_size,
+        batch_size=DecodeSettings.batch_size if rows == "auto" else rows,
         ignore_stop=section.ignore_stop,
         stop=section.stop,
     )
@@ -256,7 +267,7 @@ def _adopt(run: _Run) -> list[str]:
         listed = set(read_manifest(run.folder)["shards"])
     except SpotError:
         listed = set()
-    leases = {shard_name(index): _lease(index, lease) for index, lease in enumerate(run.leases)}
+    leases = {shard_name(index): lease_record(index, lease) for index, lease in enumerate(run.leases)}
     for path in shard_paths(run.folder):
         try:
             attributes = check_shard(path)
@@ -282,102 +293,84 @@ def _refuse_difference(folder: Path, there: Mapping[str, Any], here: Mapping[str
         )
 
 
-def _plan(run: _Run, repaired: Sequence[str]) -> Plan:
-    missing = [lease for index, lease in enumerate(run.leases) if shard_name(index) not in run.finished]
-    kept = sum(attributes["counts"]["trajectories"] for attributes in run.finished.values())
-    prompts = sum(len(lease) for lease in missing)
-    if kept:
-        projected = sum(map(shard_bytes, run.finished.values())) * prompts // kept
-    else:
-        projected = sum(_most_bytes(run, prompt) for lease in missing for prompt in lease)
-    return Plan(
-        leases=len(run.leases),
-        kept=len(run.finished),
-        trajectories=run.report.used,
-        kept_trajectories=kept,
-        projected_bytes=projected,
-        measured=bool(kept),
-        repaired=tuple(repaired),
-        prompts=run.report,
-    )
+def make_schedule(
+    recipe: Recipe,
+    target: Target,
+    leases: Sequence[Sequence[Prompt]],
+    folder: Path,
+    common: Mapping[str, Any],
+    method: Method,
+    bootstrap: bool,
+    fitting: Callable[[int], None] = lambda lease: None,
+) -> tuple[Schedule, tuple[int, ...]]:
+    """Which method decodes which lease, and the leases before which a drafter is fitted."""
+    if not bootstrap:
+        return OneMethod(method), ()
+    from spot_train.bootstrap import Bootstrap, milestones
+
+    fits = milestones(recipe, leases)
+    return Bootstrap(folder, recipe, target, common, fits, method, fitting), fits
 
 
-def _most_bytes(run: _Run, prompt: Prompt) -> int:
-    """Bytes of one trajectory, uncompressed and decoded to its limit, one commit a step."""
-    length = run.target.spec.block_length
-    row = 1 + TOP_K * (2 + 4) + 4 + (6 if run.recipe.sampling.temperature > 0 else 0)
-    step = 8 + 8 + 4 + 4 + 2
-    end = len(prompt.prompt_ids) + run.recipe.collect.max_new_tokens
-    total = 0
-    for start in range(run.target.spec.first_block(len(prompt.prompt_ids)), end, length):
-        masked = length - max(0, len(prompt.prompt_ids) - start)
-        total += masked * (masked + 1) // 2 * row + masked * step + 4 * length
-    return total
-
-
-def _check_space(run: _Run, plan: Plan) -> None:
-    free = shutil.disk_usage(run.folder).free
-    needed = plan.projected_bytes + run.recipe.collect.free_space_margin_bytes
-    if plan.kept < plan.leases and free < needed:
-        raise SpotError(
-            f"{run.folder} has {free:,} bytes free, {needed:,} are needed ({plan.projected_bytes:,} projected and "
-            f"collect.free_space_margin_bytes {run.recipe.collect.free_space_margin_bytes:,}); free space or lower "
-            "prompts.limit or collect.max_new_tokens"
-        )
-
-
-def _decode_missing(run: _Run, plan: Plan, progress: Progress | None, pending: PendingSignal) -> Tally:
+def _decode_missing(
+    run: _Run, plan: Plan, schedule: Schedule, progress: Progress | None, pending: PendingSignal
+) -> Tally:
     started = time.perf_counter()
     tally = Tally(plan.kept_trajectories, sum(map(shard_bytes, run.finished.values())))
     for index, lease in enumerate(run.leases):
-        name = shard_name(index)
-        if name in run.finished:
+        if shard_name(index) in run.finished:
             continue
         if pending.number is not None:
             break
+        try:
+            method = schedule.at(index)
+        except Interrupted as stopped:
+            pending.number = stopped.code - 128
+            break
+        tally.fit_s = schedule.fit_s
         stored: dict[int, StoredTrajectory] = {}
-        nfe = tally.nfe
-        for place, item, forwards in _decode_lease(run, lease, pending):
+        forwards = Forwards()
+        for place, item, result in _decode(run, lease, method, forwards, pending):
             stored[place] = item
             tally.trajectories += 1
             tally.commits += len(item.trajectory.commit_token)
-            tally.nfe += forwards
+            tally.forwards.add(result)
             tally.seconds = time.perf_counter() - started
             if progress is not None:
                 progress.advanced(tally)
         if len(stored) < len(lease):
             tally.trajectories -= len(stored)
             break
-        attributes = {**run.common, "lease": {**_lease(index, lease), "nfe": tally.nfe - nfe}}
-        shutil.rmtree(run.folder / name, ignore_errors=True)
         ordered = [stored[place] for place in range(len(lease))]
-        run.finished[name] = write_shard(run.folder / name, ordered, attributes, run.before_rename)
-        run.save_manifest()
-        tally.bytes += shard_bytes(run.finished[name])
+        tally.bytes += _write(run, index, ordered, {"method": method_record(method), **dataclasses.asdict(forwards)})
+        tally.forwards.calls += forwards.calls
         tally.seconds = time.perf_counter() - started
         if progress is not None:
             progress.advanced(tally)
     return tally
 
 
-def _decode_lease(
-    run: _Run, lease: Sequence[Prompt], pending: PendingSignal
-) -> Iterator[tuple[int, StoredTrajectory, int]]:
-    """(place in the lease, trajectory, NFE) of each prompt as it finishes; ends early once a signal is pending."""
-    seed = run.recipe.collect.seed
-    requests = [Request(prompt.prompt_ids, request_seed(seed, prompt.prompt_ids)) for prompt in lease]
-    rounds = _until(pending, decode(run.target, requests, decode_settings(run.recipe), record=True))
-    for index, trajectory, result in record_trajectories(requests, rounds):
-        item = StoredTrajectory(trajectory, lease[index].content_hash, lease[index].heldout)
-        yield index, item, result.stats.nfe
+def _decode(
+    run: _Run, lease: Sequence[Prompt], method: Method, forwards: Forwards, pending: PendingSignal
+) -> Iterator[tuple[int, StoredTrajectory, Result]]:
+    settings, seed = decode_settings(run.recipe), run.recipe.collect.seed
+    return decode_lease(run.target, lease, settings, method, seed, forwards, lambda: pending.number is not None)
 
 
-def _until(pending: PendingSignal, rounds: Iterator[Round]) -> Iterator[Round]:
-    for round_ in rounds:
-        if pending.number is not None:
-            return
-        yield round_
+def _write(run: _Run, index: int, stored: Sequence[StoredTrajectory], how: Mapping[str, Any]) -> int:
+    """Store a finished lease; returns its bytes. how: what its shard records of its decoding."""
+    name = shard_name(index)
+    attributes = {**run.common, "lease": {**lease_record(index, run.leases[index]), **how}}
+    shutil.rmtree(run.folder / name, ignore_errors=True)
+    run.finished[name] = write_shard(run.folder / name, stored, attributes, run.before_rename)
+    run.save_manifest()
+    return shard_bytes(run.finished[name])
 
 
-def _lease(index: int, lease: Sequence[Prompt]) -> dict[str, Any]:
-    return {"index": index, "prompts": len(lease), "sha256": lease_hash(lease)}
+def _recorded_forwards(run: _Run) -> Forwards | None:
+    """What all finished shards took; None where one of an earlier release doesn't say."""
+    names = [field.name for field in dataclasses.fields(Forwards)]
+    leases = [attributes["lease"] for attributes in run.finished.values()]
+    if not all(name in lease for lease in leases for name in names):
+        return None
+    return Forwards(**{name: sum(lease[name] for lease in leases) for name in names})

@@ -96,7 +96,7 @@ def _run_batch(
 ) -> None:
     method = run.method
     drafter = _Numbered(method.drafter, first) if isinstance(method.drafter, OracleDrafter) else method.drafter
-    chosen = _settings_of(method, settings)
+    chosen = settings_of(method, settings)
     started = time.perf_counter()
     rounds = list(decode(target, requests, chosen, drafter, record))
     run.batch_s[first] = time.perf_counter() - started
@@ -120,7 +120,8 @@ class _Numbered:
         return self.oracle.propose([replace(one, request=one.request + self.first) for one in contexts])
 
 
-def _settings_of(method: Method, settings: DecodeSettings) -> DecodeSettings:
+def settings_of(method: Method, settings: DecodeSettings) -> DecodeSettings:
+    """`settings` with what the method itself decides."""
     return replace(
         settings,
         budget=method.budget if method.drafter else 0,
@@ -133,7 +134,7 @@ def _settings_of(method: Method, settings: DecodeSettings) -> DecodeSettings:
 
 def promises_same_tokens(method: Method, settings: DecodeSettings) -> bool:
     """Whether the method returns the control's tokens, up to rounding, and not only its law."""
-    return same_tokens(_settings_of(method, settings))
+    return same_tokens(settings_of(method, settings))
 
 
 def divergences(

@@ -38,9 +38,15 @@ class CollectView:
         self.console.print(plan.prompts.sentence(), highlight=False, soft_wrap=True)
         for match in plan.prompts.evaluation_matches[:10]:
             self.console.print(f"  in an evaluation split: {match['source']} row {match['row']}", highlight=False)
+        made = ", ".join(f"{count} {method}" for method, count in plan.methods.items())
+        if len(plan.methods) > 1:
+            self.console.print(f"shards there: {made}", highlight=False, soft_wrap=True)
         size = f"{'about' if plan.measured else 'at most'} {decimal(plan.projected_bytes)}"
         self.console.print(
-            f"{plan.leases} shards, {plan.kept} already there; projected size of the rest: {size}", highlight=False
+            f"{plan.leases} shards, {plan.kept} already there; projected size of the rest: {size}; batch size "
+            f"{plan.batch_size}",
+            highlight=False,
+            soft_wrap=True,
         )
         if plan.kept < plan.leases:
             self._task = self._bar.add_task(
@@ -48,9 +54,13 @@ class CollectView:
             )
             self._bar.start()
 
+    def fitting(self, lease: int) -> None:
+        self._bar.console.print(f"fitting a drafter to the leases before {lease}", highlight=False)
+
     def advanced(self, tally: Tally) -> None:
         rate = tally.commits / tally.seconds if tally.seconds else 0.0
-        figures = f"trajectories · {rate:.0f} commits/s · NFE {tally.nfe:,} · {decimal(tally.bytes)}"
+        nfe = f"NFE {tally.forwards.nfe:,} ({tally.forwards.reduction:.2f}x fewer)"
+        figures = f"trajectories · {rate:.0f} commits/s · {nfe} · {decimal(tally.bytes)}"
         self._bar.update(self._task, completed=tally.trajectories, figures=figures)
 
     def finished(self, summary: Summary) -> None:
@@ -63,3 +73,12 @@ class CollectView:
             highlight=False,
             soft_wrap=True,
         )
+        recorded = summary.recorded
+        if recorded is not None and recorded.nfe:
+            self.console.print(
+                f"target forwards (NFE) {recorded.nfe:,}, draft-free {recorded.draft_free_nfe:,}: "
+                f"{recorded.reduction:.2f}x fewer; {recorded.nfe / recorded.calls:.1f} rows a forward, "
+                f"{recorded.positions:,} positions",
+                highlight=False,
+                soft_wrap=True,
+            )

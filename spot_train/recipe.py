@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from spot_infer.errors import SpotError
 from spot_train.recipe_schema import (
     BUILTIN,
+    BootstrapSection,
     CollectSection,
     DecodeSection,
     FitSection,
@@ -36,6 +37,7 @@ from spot_train.recipe_schema import (
 __all__ = [
     "BUILTIN",
     "COLLECT_SECTIONS",
+    "BootstrapSection",
     "CollectSection",
     "DecodeSection",
     "FitSection",
@@ -49,6 +51,7 @@ __all__ = [
     "parse_override",
     "parse_overrides",
     "parse_recipe",
+    "recipe_from_flags",
     "recipe_hash",
     "recipe_values",
     "resolve_path",
@@ -100,6 +103,12 @@ def parse_override(text: str) -> tuple[str, Any]:
 def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
     """Several `section.key=value`; the last one of a key wins."""
     return dict(parse_override(text) for text in texts)
+
+
+def recipe_from_flags(path: str, overrides: Sequence[str] | None, flags: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of a command line: named flags that were given win over --set, --set over the file."""
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    return load_recipe(path, parse_overrides(overrides or ()) | given)
 
 
 def recipe_values(recipe: Recipe, sections: Sequence[str] | None = None) -> dict[str, Any]:

@@ -20,6 +20,7 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 GraphScore = Literal["accepted", "parents"]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Section(BaseModel):
@@ -178,7 +179,9 @@ class CollectSection(Section):
     """How trajectories are decoded and stored."""
 
     max_new_tokens: Positive = Field(default=256, description="Generated tokens a prompt, at most.")
-    batch_size: Positive = Field(default=8, description="Prompts decoded together.")
+    batch_size: Positive | Literal["auto"] = Field(
+        default="auto", description="Prompts decoded together; auto finds it from free memory when collection starts."
+    )
     lease_prompts: Positive = Field(default=64, description="Prompts a lease: one lease becomes one shard.")
     seed: NonNegative = Field(
         default=0, description="Seed that each request's noise seed derives from, with its prompt."
@@ -191,6 +194,17 @@ class CollectSection(Section):
     free_space_margin_bytes: NonNegative = Field(
         default=256 * 1024**2, description="Bytes that must stay free on the disk beyond the projected size."
     )
+
+
+class BootstrapSection(Section):
+    """When `spot-train collect --bootstrap` fits the drafters that it goes on with. How they are trained: `fit`."""
+
+    milestones: tuple[Share, ...] = Field(
+        default=(0.03, 0.1, 0.3),
+        min_length=1,
+        description="Shares of the leases after which a drafter is fitted to all that they recorded.",
+    )
+    steps: Positive = Field(default=600, description="Optimiser steps of each of these fits.")
 
 
 class FitSection(Section):
@@ -289,6 +303,7 @@ class Recipe(Section):
     sampling: SamplingSection = SamplingSection()
     prompts: PromptsSection
     collect: CollectSection = CollectSection()
+    bootstrap: BootstrapSection = BootstrapSection()
     fit: FitSection = FitSection()
     decode: DecodeSection = DecodeSection()
     calibrate: CalibrateSection = CalibrateSection()

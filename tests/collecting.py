@@ -72,6 +72,9 @@ def killable_collect(prompts: str, out: str, marker: str, hang_at: int | None) -
             if hang_at is None:
                 Path(marker).touch()
 
+        def fitting(self, lease: int) -> None:
+            """Nothing to do."""
+
         def advanced(self, tally: object) -> None:
             time.sleep(0.002)
 
@@ -88,6 +91,9 @@ class SignalAfter:
 
     def started(self, plan: object) -> None:
         """Nothing yet."""
+
+    def fitting(self, lease: int) -> None:
+        """Nothing to do."""
 
     def advanced(self, tally: Any) -> None:
         if tally.trajectories == self.trajectories and not self.sent:

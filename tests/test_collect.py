@@ -270,6 +270,9 @@ def test_a_disk_that_fills_up_loses_nothing(prompts: Path, whole: Path, small_di
             """Leave room for a shard or two."""
             filler.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - 160 * 1024))
 
+        def fitting(self, lease: int) -> None:
+            """Nothing to do."""
+
         def advanced(self, tally: object) -> None:
             """Nothing to do."""
 

@@ -1,0 +1,175 @@
+"""`spot-train collect`, `check-drafted` and `check-batch`: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from spot_infer.errors import SpotError
+
+if TYPE_CHECKING:
+    from spot_infer.targets.protocol import Target
+    from spot_train.compare import Method
+    from spot_train.drafted_check import DraftedReport
+    from spot_train.recipe import Recipe
+
+RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
+]
+DrafterOption = Annotated[
+    str | None, typer.Option("--drafter", help="Exported drafter to decode with: folder, hub id or builtin: path.")
+]
+MethodOption = Annotated[
+    str | None,
+    typer.Option("--method", help="Method to decode with, as in chain:depth=4; default spot with --drafter."),
+]
+GraphOption = Annotated[str | None, typer.Option("--graph", help="Calibrated graph for --method calibrated_graph.")]
+BudgetOption = Annotated[
+    int | None, typer.Option("--budget", min=1, help="Most drafted states a round; sets decode.budget.")
+]
+BootstrapOption = Annotated[
+    bool, typer.Option("--bootstrap", help="Fit drafters to the first leases and draft the rest with them.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def collect(
+    recipe: RecipeArgument,
+    out: Annotated[Path, typer.Option(help="Folder of shards; resumed if it has some.", show_default=False)],
+    drafter: DrafterOption = None,
+    method: MethodOption = None,
+    graph: GraphOption = None,
+    budget: BudgetOption = None,
+    bootstrap: BootstrapOption = False,
+    set_: SetOption = None,
+) -> None:
+    """Decode the recipe's prompts, draft-free or drafted, and store their trajectories."""
+    from rich.console import Console
+
+    from spot_train.collect import collect as run
+    from spot_train.collect import load_recipe_target
+    from spot_train.collect_methods import DRAFT_FREE
+    from spot_train.progress import CollectView
+    from spot_train.recipe import recipe_from_flags
+
+    values = recipe_from_flags(recipe, set_, {"decode.budget": budget})
+    target, chosen = None, DRAFT_FREE
+    if drafter or method or graph:
+        target = load_recipe_target(values)
+        chosen = _method(values, target, drafter, method, graph)
+    with CollectView(Console(stderr=True)) as view:
+        view.finished(run(values, out, target, view, method=chosen, bootstrap=bootstrap))
+
+
+def check_drafted(
+    recipe: RecipeArgument,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts collected both ways, from the first.")] = 64,
+    drafter: DrafterOption = None,
+    method: MethodOption = None,
+    graph: GraphOption = None,
+    budget: BudgetOption = None,
+    bootstrap: BootstrapOption = False,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Collect prompts draft-free and drafted in one process and report every difference and what both took."""
+    if not (drafter or method or graph or bootstrap):
+        raise SpotError("check-drafted has nothing to draft with; give --drafter, --method or --bootstrap")
+    from tempfile import TemporaryDirectory
+
+    from spot_train import drafted_check
+    from spot_train.batch_size import with_fitting_batch
+    from spot_train.collect import decode_settings, load_recipe_target, make_schedule, shared_attributes
+    from spot_train.leases import split_leases
+    from spot_train.prompts import load_prompts
+    from spot_train.recipe import recipe_from_flags
+
+    values = recipe_from_flags(recipe, set_, {"decode.budget": budget, "prompts.limit": prompts})
+    target = load_recipe_target(values)
+    chosen = _method(values, target, drafter, method, graph)
+    loaded, report = load_prompts(values, target)
+    values = with_fitting_batch(values, target, chosen, decode_settings(values), loaded)
+    leases = split_leases(loaded, values.collect.lease_prompts)
+    attributes = shared_attributes(values, target, report)
+
+    def done(lease: int) -> None:
+        typer.echo(f"lease {lease + 1} of {len(leases)}", err=True)
+
+    with TemporaryDirectory(prefix="spot-check-drafted-") as name:
+        folder = Path(name)
+        schedule, _ = make_schedule(values, target, leases, folder, attributes, chosen, bootstrap)
+        settings, seed = decode_settings(values), values.collect.seed
+        result = drafted_check.check_drafted(target, leases, settings, seed, schedule, attributes, folder, done)
+    if as_json:
+        typer.echo(json.dumps(result.to_dict()))
+        return
+    for line in _lines(result):
+        typer.echo(line)
+
+
+def check_batch(
+    recipe: RecipeArgument,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts compared, from the first.")] = 32,
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decode prompts in the recipe's batches and one by one, and report every difference. Writes nothing."""
+    from spot_train.batch_check import compare_batch
+    from spot_train.collect import decode_settings, load_recipe_target
+    from spot_train.leases import lease_requests
+    from spot_train.prompts import load_prompts
+    from spot_train.recipe import recipe_from_flags
+
+    values = recipe_from_flags(recipe, set_, {"prompts.limit": prompts})
+    target = load_recipe_target(values)
+    chosen, _ = load_prompts(values, target)
+    report = compare_batch(target, lease_requests(chosen, values.collect.seed), decode_settings(values))
+    typer.echo(json.dumps(report.to_dict()) if as_json else report.sentence())
+
+
+def _method(values: Recipe, target: Target, drafter: str | None, method: str | None, graph: str | None) -> Method:
+    """What --drafter, --method and --graph name."""
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.calibrate_graph import load_graph
+    from spot_train.collect import target_attributes
+    from spot_train.collect_methods import collection_method
+    from spot_train.methods import DrafterSources
+    from spot_train.recipe import resolve_path
+
+    order = None if drafter is None else load_drafter(resolve_path(drafter, Path.cwd()), device=target.device)
+    calibrated = None if graph is None else load_graph(graph, target_attributes(values, target))
+    named = "spot" if drafter else "calibrated_graph" if graph else "draft-free"
+    sources = DrafterSources(values.rule.commit_rule(), order, calibrated, seed=values.collect.seed)
+    return collection_method(values, target.spec, method or named, sources)
+
+
+def _lines(result: DraftedReport) -> list[str]:
+    """The report, a line a fact."""
+    found = result.agreement
+    gaps = sorted(flip.gap for _, flip in found.flips)
+    lines = [
+        f"{result.dtype}, batch size {result.batch_size}: {found.identical} of {found.prompts} prompts recorded "
+        f"identically, {found.steps} steps compared",
+        *(
+            f"  prompt {at} diverges at step {flip.step} ({flip.kind}, gap {flip.gap:.2e})"
+            for at, flip in found.flips[:10]
+        ),
+        *([f"  {len(gaps)} divergences, gaps up to {gaps[-1]:.2e}"] if gaps else []),
+        f"tables before it moved by at most {found.table_shift:.2e} (tolerance {result.tolerance:g}: "
+        f"{'kept' if found.table_shift <= result.tolerance else 'EXCEEDED'})",
+        "leases: " + ", ".join(f"{count} {label}" for label, count in result.methods.items()),
+    ]
+    for title, spent in (("draft-free", result.draft_free), ("drafted", result.drafted)):
+        one = spent.forwards
+        lines.append(
+            f"{title:10} NFE {one.nfe:,}, {one.calls:,} forwards of {one.nfe / one.calls:.1f} rows, {one.positions:,} "
+            f"positions, {sum(spent.wall_s):.1f} s wall, {sum(spent.cpu_s):.1f} s CPU"
+        )
+    lines.append(f"{result.reduction:.2f}x fewer target forwards; fits took {result.fit_s:.1f} s more")
+    lines.append(f"recording and storing add {result.recording_share:+.1%} to drafted decoding without (CPU time)")
+    return lines

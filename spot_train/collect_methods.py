@@ -1,0 +1,93 @@
+"""Which method decodes which lease, and what a lease's shard records of it.
+
+Drafted decoding visits draft-free decoding's states, so any method records the same trajectories (up to rounding below
+float64). Knows nothing about decoding or files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from spot_infer.drafters import CalibratedGraphDrafter, OrderDrafter
+from spot_infer.errors import SpotError
+from spot_infer.graph import Drafter
+from spot_infer.targets.protocol import TargetSpec
+from spot_train.compare import Method
+from spot_train.methods import DrafterSources, make_drafter, parse_method
+from spot_train.provenance import weights_hash
+from spot_train.recipe import Recipe
+
+DRAFT_FREE = Method("draft-free")
+_NEED_THE_ANSWER = ("position_oracle", "token_oracle", "joint_oracle")
+
+
+class Schedule(Protocol):
+    """Chooses a method for every lease, by the lease's index alone. fit_s: seconds it has spent on fits."""
+
+    fit_s: float
+
+    def at(self, lease: int) -> Method:
+        """The method that decodes lease `lease`; asked in ascending order, once all leases before it are stored."""
+        ...
+
+
+@dataclass
+class OneMethod:
+    """A schedule of one method for all leases."""
+
+    method: Method
+    fit_s: float = 0.0
+
+    def at(self, lease: int) -> Method:
+        return self.method
+
+
+def collection_method(recipe: Recipe, spec: TargetSpec, text: str, sources: DrafterSources) -> Method:
+    """The method that `text` names (`chain:depth=4`), under the recipe's `decode` budget, floor, padding and boundary.
+
+    Raises SpotError for an unknown method, one that needs what is being collected, and a budget of 0.
+    """
+    name, options = parse_method(text)
+    if name in _NEED_THE_ANSWER:
+        raise SpotError(f"method is {name!r}, which looks up the trajectories being collected; use another method")
+    drafter = make_drafter(name, sources, options)
+    return DRAFT_FREE if drafter is None else drafted_method(recipe, spec, text, drafter)
+
+
+def drafted_method(recipe: Recipe, spec: TargetSpec, name: str, drafter: Drafter) -> Method:
+    """`drafter` as the recipe's `decode` section runs it; always verified by coupled match, which changes no token."""
+    decode = recipe.decode
+    if decode.budget == 0:
+        raise SpotError("decode.budget is 0, which drafts nothing; give --budget or leave the drafter out")
+    boundary = decode.boundary if spec.cache == "exact" else "separate"
+    return Method(name, decode.budget, drafter, decode.floor, decode.pad, boundary=boundary)
+
+
+def method_record(method: Method) -> dict[str, Any]:
+    """What a shard records of the method that decoded it, as JSON values; `drafter` tells two drafters apart."""
+    record: dict[str, Any] = {"name": method.name, "boundary": method.boundary}
+    if method.drafter is None:
+        return record
+    drafted = {"budget": method.budget, "floor": method.floor, "pad": method.pad}
+    return record | drafted | {"drafter": _drafter_record(method.drafter)}
+
+
+def method_label(record: Mapping[str, Any]) -> str:
+    """A lease's method in a few characters: `draft-free`, `chain D8`, `spot D20 1f3a90c2`."""
+    if "budget" not in record:
+        return str(record["name"])
+    digest = (record.get("drafter") or {}).get("weights_hash", "")
+    return f"{record['name']} D{record['budget']} {digest[:8]}".rstrip()
+
+
+def _drafter_record(drafter: Drafter) -> dict[str, Any]:
+    if isinstance(drafter, OrderDrafter):
+        return {"weights_hash": weights_hash(drafter.model), **dataclasses.asdict(drafter.settings)}
+    if isinstance(drafter, CalibratedGraphDrafter):
+        nodes = [sorted(node) for node in drafter.graph.nodes]
+        return {"graph_hash": hashlib.sha256(repr(nodes).encode()).hexdigest()}
+    return {}
