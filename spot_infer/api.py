@@ -18,6 +18,7 @@ from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.packing import Layout
+from spot_infer.presets import PresetName, find_preset
 from spot_infer.requests import Boundary, DecodeSettings, Request, Result, Round, Verifier, check_settings
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling
@@ -35,10 +36,11 @@ class GenerationConfig:
     skip the chat template. rule: the commit rule.
     budget: most drafted states a round. floor: smallest mass worth verifying. pad: fill every forward up to 1 + budget
     replicas a row. layout: how replicas are laid out. batch_size: samples decoded together. boundary: a finished block
-    is cached by a forward of its own (`separate`) or by the next block's first (`fused`). verifier: how drafts are
-    accepted at temperature > 0; `greedy` and `rejection` change the tokens, `greedy` their distribution too. bitwise:
-    every forward has one shape, so that drafted and draft-free runs of the same prompts agree to the bit; implies
-    layout batch and boundary separate.
+    is cached by a forward of its own (`separate`), or by the next block's first, and drafts run on into it (`fused`);
+    `auto` fuses wherever it is exact. preset: `paper` for separate boundaries and a tree in place of a merged graph,
+    `default` for neither. verifier: how drafts are accepted at temperature > 0; `greedy` and `rejection` change the
+    tokens, `greedy` their distribution too. bitwise: every forward has one shape, so that drafted and draft-free runs
+    of the same prompts agree to the bit; implies layout batch and boundary separate.
     """
 
     max_new_tokens: int = 256
@@ -56,7 +58,8 @@ class GenerationConfig:
     pad: bool = False
     layout: Layout = "auto"
     batch_size: int = 8
-    boundary: Boundary = "separate"
+    boundary: Boundary = "auto"
+    preset: PresetName = "default"
     verifier: Verifier = "coupled"
     bitwise: bool = False
 
@@ -82,7 +85,7 @@ class GenerationConfig:
             batch_size=self.batch_size,
             ignore_stop=self.ignore_stop,
             stop=stop,
-            boundary=self.boundary,
+            boundary=find_preset(self.preset).boundary_beside(self.boundary),
             verifier=self.verifier,
         )
         if self.bitwise:
@@ -125,7 +128,8 @@ def rounds(
         for ids in (encode_prompt(target, prompt, config.raw) for prompt in _as_prompts(prompts))
         for sample in range(config.n)
     ]
-    return decode(target, requests, config.settings(drafter is not None), drafter)
+    settings = config.settings(drafter is not None)
+    return decode(target, requests, settings, drafter and find_preset(config.preset).apply(drafter))
 
 
 def rule_mismatch(drafter: Drafter | None, rule: CommitRule) -> str | None:

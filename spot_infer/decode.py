@@ -27,7 +27,7 @@ from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
 from spot_infer.packing import Packed, RowStates, lineage, pack, resolve_layout
 from spot_infer.rejection import draw_tokens
 from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
-from spot_infer.requests import DecodeSettings, Request, Round, check_settings
+from spot_infer.requests import Boundary, DecodeSettings, Request, Round, check_settings
 from spot_infer.rows import Row, open_row
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
@@ -53,11 +53,7 @@ def decode(
     if drafter is not None:
         settings.rule.check_draftable()
     check_requests(target.spec, requests, settings)
-    if isinstance(target, CanvasTarget) and (settings.boundary == "fused" or looks_ahead(drafter)):
-        raise SpotError(
-            f"target {target.spec.name} has full attention, where a finished block is encoded anew; use boundary "
-            "separate and a drafter that does not look ahead"
-        )
+    settings = replace(settings, boundary=boundary_in_force(target.spec, settings, drafter))
     if settings.sequences:
         target = fixed_shape(target, requests, settings, drafter)
     verdict = distribution_preserving(target.spec, settings if drafter else replace(settings, budget=0))
@@ -87,6 +83,21 @@ def check_requests(spec: TargetSpec, requests: Sequence[Request], settings: Deco
     for index, request in enumerate(requests):
         if fault := request_fault(spec, request, settings.max_new_tokens):
             raise SpotError(f"prompt {index} {fault}")
+
+
+def boundary_in_force(spec: TargetSpec, settings: DecodeSettings, drafter: Drafter | None) -> Boundary:
+    """What `auto` means for a run: fused where something is drafted and finished blocks are cached, else separate.
+
+    Raises SpotError where a draft is asked to cross into a block that the target has to encode anew.
+    """
+    if spec.cache != "exact" and (settings.boundary == "fused" or looks_ahead(drafter)):
+        raise SpotError(
+            f"target {spec.name} has full attention, where a finished block is encoded anew; use boundary separate "
+            "and a drafter that does not look ahead"
+        )
+    if settings.boundary != "auto":
+        return settings.boundary
+    return "fused" if spec.cache == "exact" and drafter is not None and settings.budget > 0 else "separate"
 
 
 def request_fault(spec: TargetSpec, request: Request, max_new_tokens: int) -> str | None:
@@ -124,6 +135,7 @@ def _admit(
         number, request = waiting.popleft()
         rows.append(open_row(number, request, target.spec, settings, blocks))
         rows[-1].stats.distribution_preserving, rows[-1].stats.reason = verdict
+        rows[-1].stats.boundary = settings.boundary
         indices.append(cache.add_row())
         prefixes.append(request.prompt_ids[: rows[-1].state.start])
     if indices:

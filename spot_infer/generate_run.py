@@ -23,6 +23,7 @@ from spot_infer.graph import Drafter
 from spot_infer.live import LiveView, live_frames
 from spot_infer.noise import request_seed
 from spot_infer.packaged import packaged
+from spot_infer.presets import find_preset
 from spot_infer.prompts_io import Prompts, ResultsFile
 from spot_infer.requests import Request, Result, Round
 from spot_infer.targets import load_target
@@ -85,7 +86,8 @@ def load_run(
         chosen = chosen.as_chain()
         _note("rejection sampling verifies chains, so the drafter drafts no branches")
     name = None if chosen is None else drafter or DRAFTER
-    return Run(loaded, chosen, config, target or TARGET, name)
+    formed = None if chosen is None else find_preset(config.preset).apply(chosen)
+    return Run(loaded, formed, config, target or TARGET, name)
 
 
 def _note(text: str) -> None:

@@ -13,8 +13,9 @@ from spot_infer.table import StaleTable
 from spot_infer.transition import CommitRule, Sampling
 
 FinishReason = Literal["stop", "length"]
-Boundary = Literal["separate", "fused"]
-"""`separate` spends a forward on writing a finished block to the cache, `fused` writes it in the next block's first."""
+Boundary = Literal["auto", "fused", "separate"]
+"""`separate` spends a forward on writing a finished block to the cache, `fused` writes it in the next block's first;
+`auto` is `fused` where something is drafted and the prefix cache is exact, else `separate`."""
 Verifier = Literal["coupled", "uncoupled", "greedy", "rejection"]
 """How a drafted state is accepted at temperature > 0; at temperature 0 all of them are state equality (verify.py)."""
 
@@ -44,7 +45,7 @@ class DecodeSettings:
     batch_size: int = 8
     ignore_stop: bool = False
     stop: tuple[str, ...] = ()
-    boundary: Boundary = "separate"
+    boundary: Boundary = "auto"
     verifier: Verifier = "coupled"
     sequences: int = 0
 
@@ -94,8 +95,8 @@ class Stats:
     """One request's accounting. nfe: target forwards it took part in after its prompt was encoded, cache writes
     included; cache_writes: forwards that did nothing else; boundaries: finished blocks that another block followed and
     that were written to the cache; positions: token positions forwarded for it, padding included; accepted: drafts, the
-    target's own commit excluded; drafted_rounds: rounds that had at least one draft; distribution_preserving, reason:
-    the verdict on the configuration (`verify.distribution_preserving`)."""
+    target's own commit excluded; drafted_rounds: rounds that had at least one draft; boundary: the one in force;
+    distribution_preserving, reason: the verdict on the configuration (`verify.distribution_preserving`)."""
 
     nfe: int = 0
     rounds: int = 0
@@ -110,6 +111,7 @@ class Stats:
     states_scored: int = 0
     drafter_s: float = 0.0
     wall_s: float = 0.0
+    boundary: Boundary = "separate"
     distribution_preserving: bool = True
     reason: str = ""
 

@@ -38,6 +38,9 @@ def bench(
     allow_code_execution: Annotated[
         bool, typer.Option("--allow-code-execution", help="Score code tasks by running the generated code.")
     ] = False,
+    preset: Annotated[
+        str | None, typer.Option(help="default, or paper: separate boundaries and trees; default decode.preset.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Set a recipe key; wins over the file. Repeatable.")
     ] = None,
@@ -53,7 +56,7 @@ def bench(
     options = BenchOptions(
         recipe=recipe,
         out=out,
-        overrides=parse_overrides(set_ or ()),
+        overrides=parse_overrides(set_ or ()) | ({"decode.preset": preset} if preset else {}),
         drafters=tuple(map(named, drafter or ())),
         graphs=tuple(graph or ()),
         targets=tuple(map(named, target or ())),

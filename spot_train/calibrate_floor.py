@@ -20,7 +20,7 @@ from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.profile import machine_facts
-from spot_infer.requests import Request
+from spot_infer.requests import Boundary, Request
 from spot_infer.targets.protocol import Target
 from spot_train.calibrate_graph import Recorded, record_pool, recorded_shards
 from spot_train.calibration import calibration_prompts, load_calibration, write_calibration
@@ -70,7 +70,8 @@ def calibrate_floor(
             if data is None
             else recorded_shards(recipe, open_shards(data))
         )
-        grid = simulate_grid(curve, drafter, recorded)
+        form = recipe.decode.form()
+        grid = simulate_grid(curve, form.apply(drafter), recorded, form.boundary)
         how |= {"curve": curve.to_dict(), "ratios": "predicted"}
         return write_floor(out, recorded.attributes, recorded.data, grid, how)
     target = load_recipe_target(recipe)
@@ -91,12 +92,12 @@ def measure_grid(
 ) -> tuple[Grid, str]:
     """Decode draft-free and with every floor and budget, one row at a time, interleaved; the grid and the clock's
     name."""
-    clock = clock_for(target.device, clock_name)
+    clock, form = clock_for(target.device, clock_name), recipe.decode.form()
     settings = replace(decode_settings(recipe), layout=recipe.decode.layout, batch_size=1)
     cells = [(floor, budget) for floor in FLOORS for budget in BUDGETS]
     methods = [
         Method("draft-free"),
-        *(Method(f"γ{floor:g}", budget, drafter, floor) for floor, budget in cells),
+        *(Method(f"γ{floor:g}", budget, form.apply(drafter), floor, boundary=form.boundary) for floor, budget in cells),
     ]
 
     def note(prompt: int) -> None:
@@ -117,6 +118,7 @@ def simulate_grid(
     curve: CostCurve,
     drafter: Drafter,
     recorded: Recorded,
+    boundary: Boundary = "auto",
 ) -> Grid:
     """The same grid predicted from a cost curve; it gives the same figures every time."""
     trajectories = [*recorded.calibration, *recorded.heldout]
@@ -124,7 +126,8 @@ def simulate_grid(
     grid: Grid = {floor: {} for floor in FLOORS}
     for floor in FLOORS:
         for budget in BUDGETS:
-            row = prediction_row(curve, replay_rounds(drafter, trajectories, budget, floor, False, temperature))
+            rounds = replay_rounds(drafter, trajectories, budget, floor, False, temperature, boundary)
+            row = prediction_row(curve, rounds)
             grid[floor][budget] = {name: float(row[name]) for name in ("throughput_ratio", "nfe", "replicas")}
     return grid
 

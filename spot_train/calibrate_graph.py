@@ -86,9 +86,10 @@ class PathCounter:
 def count_paths(
     trajectories: Sequence[Trajectory], rule: CommitRule, lookahead: int, temperature: float = 0.0
 ) -> Counter[RankPath]:
-    """How many roots take each path."""
+    """How many roots take each path; with separate boundaries, so that every block counts from its opening to its last
+    choice."""
     counter = PathCounter(trajectories, rule, lookahead)
-    replay(counter, trajectories, budget=1, temperature=temperature)
+    replay(counter, trajectories, budget=1, temperature=temperature, boundary="separate")
     return counter.paths
 
 

@@ -18,6 +18,7 @@ from spot_infer.errors import SpotError
 from spot_train import collect_cli, cost_cli
 from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
+from spot_train.compare_cli import compare
 from spot_train.output_lock import Interrupted
 from spot_train.recipe_cli import SetOption, recipe_app
 from spot_train.replay_cli import replay_command
@@ -43,6 +44,7 @@ app.command("check-drafted")(collect_cli.check_drafted)
 app.command()(bench)
 app.add_typer(calibrate_app, name="calibrate")
 app.command("replay")(replay_command)
+app.command()(compare)
 app.command()(cost_cli.profile)
 app.command()(cost_cli.simulate)
 app.add_typer(shards_app, name="shards")
@@ -139,85 +141,14 @@ def export(
     if set_ and recipe is None:
         raise SpotError("export takes --set only with --recipe; add --recipe")
     values = None if recipe is None else _recipe(recipe, set_)
-    from spot_infer.drafters import DraftSettings
     from spot_train.export import export as run
     from spot_train.export import read_checkpoint
 
-    draft = None if values is None else DraftSettings(tau=values.decode.tau, merged=values.decode.merged)
+    draft = None if values is None else values.decode.draft_settings()
     drafter = read_checkpoint(checkpoint, draft=draft)
     metrics = None if data is None else _scored(drafter, data, "heldout", (8, 20), None, None)
     run(checkpoint, out, metrics=metrics, draft=draft, licence=licence)
     typer.echo(f"drafter: {out}")
-
-
-@app.command()
-def compare(
-    recipe: RecipeArgument,
-    drafter: DrafterOption,
-    task: Annotated[str, typer.Option(help="gsm8k, mbpp, humaneval, math500 or tiny.")] = "tiny",
-    path: Annotated[str | None, typer.Option(help="File of the task's rows; default its own source.")] = None,
-    pool: Annotated[str | None, typer.Option(help="JSONL with prompt, family and scorer: --task tiny --path.")] = None,
-    prompts: Annotated[int | None, typer.Option(min=1, help="Rows decoded; default all.")] = None,
-    budget: Annotated[
-        list[int] | None, typer.Option("--budget", min=1, help="Repeatable; default the recipe's decode.budget.")
-    ] = None,
-    verifier: Annotated[
-        str | None, typer.Option(help="coupled, uncoupled, greedy or rejection; default the recipe's decode.verifier.")
-    ] = None,
-    floor: Annotated[
-        str | None,
-        typer.Option(help="Smallest mass: a number, or a file of calibrate floor; default decode.floor."),
-    ] = None,
-    output: Annotated[Path | None, typer.Option(help="Also write the rows to this JSONL file.")] = None,
-    allow_code_execution: AllowCodeOption = False,
-    set_: SetOption = None,
-) -> None:
-    """Decode a task draft-free and drafted, side by side, and print one table."""
-    values = _recipe(recipe, set_, {"decode.verifier": verifier})
-    from dataclasses import replace
-
-    from rich.console import Console
-
-    from spot_infer.atomic import check_place
-    from spot_infer.bitwise import bitwise_settings
-    from spot_infer.checkpoint import load_drafter
-    from spot_train.calibrate_floor import floor_option
-    from spot_train.collect import decode_settings, load_recipe_target
-    from spot_train.recipe import resolve_path
-    from spot_train.side_by_side import Comparison, print_rows, side_by_side, write_rows
-    from spot_train.tasks import load_task
-
-    if output is not None:
-        check_place(output)
-    if pool is not None and (path is not None or task != "tiny"):
-        raise SpotError("--pool stands for --task tiny --path; leave it out beside --task or --path")
-    file = pool or path
-    chosen = load_task(task, file and resolve_path(file, Path.cwd()), limit=prompts)
-    settings = decode_settings(values)
-    target = load_recipe_target(values)
-    budgets = tuple(budget or [values.decode.budget])
-    settings = replace(
-        settings,
-        stop=settings.stop if settings.ignore_stop else (*settings.stop, *chosen.stop),
-        pad=values.decode.pad,
-        layout=values.decode.layout,
-        boundary=values.decode.boundary,
-        verifier=values.decode.verifier,
-    )
-    plan = Comparison(
-        task=chosen,
-        settings=bitwise_settings(settings, max(budgets)) if values.decode.bitwise else settings,
-        budgets=budgets,
-        seed=values.collect.seed,
-        floor=values.decode.floor if floor is None else floor_option(floor, values, target),
-        allow_code_execution=allow_code_execution,
-    )
-    model = load_drafter(resolve_path(drafter, Path.cwd()))
-    console = Console()
-    rows = side_by_side(target, model, plan, console)
-    if output is not None:
-        write_rows(output, rows)
-    print_rows(console, rows)
 
 
 @app.command()

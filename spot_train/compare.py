@@ -29,7 +29,7 @@ Progress = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class Method:
-    """A drafter under a budget; `drafter` None is the draft-free control, with cache writes of their own."""
+    """A drafter under a budget; `drafter` None is the draft-free control, whose blocks are written apart."""
 
     name: str
     budget: int = 0
@@ -37,7 +37,7 @@ class Method:
     floor: float = 0.0
     pad: bool = False
     verifier: Verifier = "coupled"
-    boundary: Boundary = "separate"
+    boundary: Boundary = "auto"
 
     @property
     def label(self) -> str:
@@ -128,7 +128,7 @@ def settings_of(method: Method, settings: DecodeSettings) -> DecodeSettings:
         floor=method.floor,
         pad=method.pad,
         verifier=method.verifier,
-        boundary=method.boundary,
+        boundary=method.boundary if method.drafter else "separate",
     )
 
 
@@ -198,7 +198,7 @@ def summarise(
         "floor": run.method.floor,
         "pad": run.method.pad,
         "verifier": run.method.verifier,
-        "boundary": run.method.boundary,
+        "boundary": "/".join(sorted({result.stats.boundary for result in run.results.values()})),
         "distribution_preserving": all(result.stats.distribution_preserving for result in run.results.values()),
         "reason": "; ".join(sorted({result.stats.reason for result in run.results.values()})),
     }

@@ -15,7 +15,7 @@ import numpy as np
 from spot_infer.cost import CostCurve
 from spot_infer.graph import Drafter
 from spot_infer.profile import DrafterTimer, Profiler, ProfileSettings
-from spot_infer.requests import DecodeSettings, Request
+from spot_infer.requests import Boundary, DecodeSettings, Request
 from spot_infer.targets.protocol import Target
 from spot_train.compare import Method
 from spot_train.recording import decoded_trajectories
@@ -26,12 +26,13 @@ from spot_train.trajectory import Trajectory
 
 @dataclass(frozen=True)
 class Checked:
-    """What is compared: (drafter's name, drafter), every budget with every floor."""
+    """What is compared: (drafter's name, drafter), every budget with every floor, under one boundary."""
 
     drafters: Mapping[str, Drafter]
     budgets: Sequence[int]
     floors: Sequence[float] = (0.0,)
     pad: bool = False
+    boundary: Boundary = "auto"
 
 
 def check_prediction(
@@ -51,7 +52,7 @@ def check_prediction(
         (name, budget, floor) for name in checked.drafters for budget in checked.budgets for floor in checked.floors
     ]
     methods = [Method("draft-free")] + [
-        Method(f"{name} γ{floor:g}", budget, checked.drafters[name], floor, checked.pad)
+        Method(f"{name} γ{floor:g}", budget, checked.drafters[name], floor, checked.pad, boundary=checked.boundary)
         for name, budget, floor in cells
     ]
     timers = {
@@ -74,7 +75,7 @@ def check_prediction(
     rows = []
     for (name, budget, floor), run, seconds in zip(cells, runs[1:], spent[1:], strict=True):
         drafter, temperature = checked.drafters[name], decoding.sampling.temperature
-        rounds = replay_rounds(drafter, trajectories, budget, floor, checked.pad, temperature)
+        rounds = replay_rounds(drafter, trajectories, budget, floor, checked.pad, temperature, checked.boundary)
         one = replace(curve, drafter=timers[name].cost(name))
         row, prediction = prediction_row(one, rounds), predict(one, rounds)
         measured = spent[0] / seconds

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from spot_infer.drafters import OrderDrafter
     from spot_infer.graph import Drafter
+    from spot_infer.presets import Preset
     from spot_infer.transition import CommitRule
 
 _UNTRAINED = "chain"
@@ -97,6 +98,7 @@ def simulate(
     budget: Annotated[list[int] | None, typer.Option("--budget", min=1, help="Repeatable; default 8, 12, 20.")] = None,
     floor: Annotated[list[float] | None, typer.Option("--floor", min=0, help="Repeatable; default 0.")] = None,
     pad: Annotated[bool, typer.Option("--pad", help="Every forward holds 1 + budget replicas a row.")] = False,
+    preset: Annotated[str, typer.Option(help="default, or paper: separate boundaries and trees.")] = "default",
     split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
     prompts: Annotated[int | None, typer.Option(min=1, help="Most trajectories, or prompts of --check.")] = None,
     check: Annotated[
@@ -120,18 +122,20 @@ def simulate(
     from rich.console import Console
 
     from spot_infer.atomic import check_place
+    from spot_infer.presets import find_preset
 
     if out is not None:
         check_place(out)
     _set_threads(threads)
     methods = method or ([_UNTRAINED] if drafter is None else [_UNTRAINED, "spot"])
-    grid = {"budgets": budget or [8, 12, 20], "floors": floor or [0.0], "pad": pad}
+    form = find_preset(preset)
+    grid = {"budgets": budget or [8, 12, 20], "floors": floor or [0.0], "pad": pad, "boundary": form.boundary}
     with Console(stderr=True).status("simulate") as status:
         if data is not None:
-            rows = _predicted(curve, data, split, prompts, methods, drafter, grid)
+            rows = _predicted(curve, data, split, prompts, methods, drafter, form, grid)
         else:
             measuring = {"sizes": size, "cycles": cycles, "clock": clock, "set": set_}
-            rows = _checked(str(check), prompts or 12, methods, drafter, grid, measuring, status.update)
+            rows = _checked(str(check), prompts or 12, methods, drafter, form, grid, measuring, status.update)
     _show(Console(), rows, out, as_json)
 
 
@@ -142,6 +146,7 @@ def _predicted(
     prompts: int | None,
     methods: Sequence[str],
     drafter: str | None,
+    form: Preset,
     grid: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     from spot_infer.cost import NAMED_CURVES, load_curve
@@ -157,10 +162,10 @@ def _predicted(
         raise SpotError(f"{data} holds no trajectory in split {split}; use another split")
     temperature = shards.sampling.temperature
     rows = []
-    for name, one in _drafters(methods, drafter, shards.rule, trajectories).items():
+    for name, one in _drafters(methods, drafter, form, shards.rule, trajectories).items():
         for budget in grid["budgets"]:
             for floor in grid["floors"]:
-                rounds = replay_rounds(one, trajectories, budget, floor, grid["pad"], temperature)
+                rounds = replay_rounds(one, trajectories, budget, floor, grid["pad"], temperature, grid["boundary"])
                 rows += [
                     {
                         **prediction_row(replace(curve, drafter=_own(curve, name)), rounds),
@@ -183,6 +188,7 @@ def _checked(
     prompts: int,
     methods: Sequence[str],
     drafter: str | None,
+    form: Preset,
     grid: Mapping[str, Any],
     measuring: Mapping[str, Any],
     progress: Any,
@@ -200,7 +206,7 @@ def _checked(
     rows, _ = check_prediction(
         target,
         requests[:prompts],
-        Checked(_drafters(methods, drafter, settings.rule, ()), grid["budgets"], grid["floors"], grid["pad"]),
+        Checked(_drafters(methods, drafter, form, settings.rule, ()), **grid),
         settings,
         ProfileSettings(tuple(measuring["sizes"] or SIZES), cycles=measuring["cycles"], clock=measuring["clock"]),
         progress,
@@ -209,14 +215,14 @@ def _checked(
 
 
 def _drafters(
-    methods: Sequence[str], place: str | None, rule: CommitRule, trajectories: Sequence[Any]
+    methods: Sequence[str], place: str | None, form: Preset, rule: CommitRule, trajectories: Sequence[Any]
 ) -> dict[str, Drafter]:
-    from spot_train.methods import DrafterSources, make_drafter
+    from spot_train.methods import DrafterSources, beside_preset, make_drafter
     from spot_train.replay import steps_of
 
     steps = {index: steps_of(one) for index, one in enumerate(trajectories)} if trajectories else None
     sources = DrafterSources(rule, order=_order(place), trajectories=steps)
-    made = {name: make_drafter(name, sources) for name in methods}
+    made = {name: make_drafter(name, sources, beside_preset(name, {}, form)) for name in methods}
     return {name: one for name, one in made.items() if one is not None}
 
 

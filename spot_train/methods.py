@@ -23,6 +23,7 @@ from spot_infer.drafters import (
 )
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
+from spot_infer.presets import Preset
 from spot_infer.transition import CommitRule
 
 METHODS = (
@@ -68,6 +69,12 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "joint_oracle": {},
     "random": {"merged": (bool,), "mode": (str,)},
 }
+
+
+def beside_preset(name: str, options: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
+    """The options of method `name` with what the preset says of its form, where `options` do not."""
+    said = {} if preset.merged is None or "merged" not in _OPTIONS.get(name, {}) else {"merged": preset.merged}
+    return {**said, **options}
 
 
 def make_drafter(name: str, sources: DrafterSources, options: Mapping[str, Any] | None = None) -> Drafter | None:

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from spot_infer.drafters import DraftSettings
 from spot_infer.packaged import BUILTIN, packaged
 from spot_infer.packing import Layout
+from spot_infer.presets import PRESETS, Preset, PresetName
 from spot_infer.requests import Boundary, Verifier
 from spot_infer.transition import CommitRule, Ranking, Sampling
 
@@ -253,9 +255,14 @@ class DecodeSection(Section):
     floor: Fraction = Field(default=0.0, description="Smallest mass worth verifying, a probability.")
     pad: bool = Field(default=False, description="Fill every forward up to 1 + budget replicas a row.")
     layout: Layout = Field(default="auto", description="Replica layout: concat, batch, or auto (batch on a CPU).")
+    preset: PresetName = Field(
+        default="default",
+        description="Form of the decoder: default, or paper (separate boundaries, a tree); what is set beside it wins.",
+    )
     boundary: Boundary = Field(
-        default="separate",
-        description="Finished blocks are cached by a forward of their own (separate) or by the next block's (fused).",
+        default="auto",
+        description="Finished blocks are cached by the next block's forward, which drafts run on into (fused), or by "
+        "one of their own (separate); auto is the preset's, or fused wherever it is exact.",
     )
     verifier: Verifier = Field(
         default="coupled",
@@ -266,10 +273,21 @@ class DecodeSection(Section):
         description="One shape for every forward, so that drafted and draft-free runs agree to the bit; implies layout "
         "batch and boundary separate.",
     )
-    merged: bool = Field(
-        default=True, description="One node for all orders that reach a state; false is the paper's tree."
+    merged: bool | None = Field(
+        default=None,
+        description="One node for all orders that reach a state; false is a tree, null the preset's, else true.",
     )
     tau: float = Field(default=1.0, gt=0, description="Calibration temperature of the order model's distribution.")
+
+    def form(self) -> Preset:
+        """The preset, with what is set beside it."""
+        preset = PRESETS[self.preset]
+        merged = preset.merged if self.merged is None else self.merged
+        return Preset(preset.boundary_beside(self.boundary), merged)
+
+    def draft_settings(self) -> DraftSettings:
+        """How the exported drafter is searched."""
+        return DraftSettings(tau=self.tau, merged=self.form().merged is not False)
 
 
 class CalibrateSection(Section):

@@ -48,26 +48,28 @@ class _Recording:
 
 
 def record_trajectories(
-    requests: Sequence[Request], rounds: Iterable[Round]
+    requests: Sequence[Request], rounds: Iterable[Round], max_new_tokens: int
 ) -> Iterator[tuple[int, Trajectory, Result]]:
     """(request index, trajectory, result) of every request as it finishes; `rounds` must have been decoded with
-    `record=True`."""
+    `record=True` and this limit."""
     recordings: dict[int, _Recording] = {}
     for round_ in rounds:
         recording = recordings.setdefault(round_.request, _Recording())
         recording.add(round_)
         if round_.result is not None:
             del recordings[round_.request]
-            yield round_.request, _trajectory(requests[round_.request], recording, round_.result), round_.result
+            trajectory = _trajectory(requests[round_.request], recording, round_.result, max_new_tokens)
+            yield round_.request, trajectory, round_.result
 
 
 def decoded_trajectories(target: Target, requests: Sequence[Request], settings: DecodeSettings) -> list[Trajectory]:
     """The draft-free trajectories of `requests`, in their order."""
-    done = record_trajectories(requests, decode(target, requests, settings, record=True))
+    rounds = decode(target, requests, settings, record=True)
+    done = record_trajectories(requests, rounds, settings.max_new_tokens)
     return [trajectory for _, trajectory, _ in sorted(done, key=lambda one: one[0])]
 
 
-def _trajectory(request: Request, recording: _Recording, result: Result) -> Trajectory:
+def _trajectory(request: Request, recording: _Recording, result: Result, max_new_tokens: int) -> Trajectory:
     tables = recording.tables
     commits = [sorted(step) for step in recording.steps]
     flat = np.array([commit for step in commits for commit in step], dtype=np.int32).reshape(-1, 2)
@@ -91,6 +93,7 @@ def _trajectory(request: Request, recording: _Recording, result: Result) -> Traj
         drawn_token=_joined([t.drawn_token for t in tables], np.empty(0, np.int32)) if drawn else None,
         drawn_logprob=_joined([t.drawn_logprob for t in tables], np.empty(0, np.float16)) if drawn else None,
         writes=result.stats.boundaries > 0 or len(set(recording.starts)) < 2,
+        max_new_tokens=max_new_tokens,
     )
 
 

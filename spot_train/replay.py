@@ -1,9 +1,10 @@
 """NFE of any drafter from recorded trajectories, with no target. Exact at temperature 0: it mimics the decode loop.
 
-A block opens with one draft-free round and goes on in drafted rounds; unless it is the row's last or boundaries are
-fused, it costs one cache-writing forward. Drafts are accepted while the recorded step leads to a drafted state, across
-a block's end as well. At temperature > 0 the same holds for drafters that read the table's drawn tokens alone. Drafters
-that look ahead read tables of unopened blocks, which nobody records: they are refused. Knows nothing about training.
+A block that no accepted draft opened starts with one draft-free round and goes on in drafted ones; with separate
+boundaries it costs one cache-writing forward, unless it is the row's last. Drafts are accepted while the recorded step
+leads to a drafted state, across a block's end as well. At temperature > 0 the same holds for drafters that read the
+table's drawn tokens alone. Drafters that look ahead read tables of unopened blocks, which nobody records: they are
+refused. Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import numpy as np
 from spot_infer.blocks import BlockState, Step
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
+from spot_infer.replicas import lay_out
 from spot_infer.requests import Boundary
 from spot_train.trajectory import Trajectory
 
+ANY_TOKEN = 2**63
+"""More than any token id: a trajectory does not know its target's vocabulary."""
 _MASK = -1
 
 
 @dataclass(frozen=True)
 class ReplayResult:
     """One trajectory's accounting. nfe: target forwards, cache writes included; draft_free_nfe: what the control
-    needs; accepted: drafts, the target's own commits excluded; drafted_rounds: rounds with at least one draft."""
+    needs; accepted: drafts, the target's own commits excluded; drafted_rounds: rounds with at least one draft; sizes:
+    replicas of each forward, in order."""
 
     nfe: int
     draft_free_nfe: int
@@ -35,6 +40,7 @@ class ReplayResult:
     drafted: int
     drafter_calls: int
     states_scored: int
+    sizes: tuple[int, ...] = ()
 
     @property
     def reduction(self) -> float:
@@ -58,14 +64,14 @@ def draft_free(trajectory: Trajectory) -> ReplayResult:
     """What the control needs: a forward a step and one for each finished block that is written."""
     steps, blocks = len(trajectory), len(set(trajectory.block_start.tolist()))
     nfe = steps + (max(blocks - 1, 0) if trajectory.writes else 0)
-    return ReplayResult(nfe, nfe, steps, 0, 0, 0, 0, 0)
+    return ReplayResult(nfe, nfe, steps, 0, 0, 0, 0, 0, (1,) * nfe)
 
 
 class _Replay:
     """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits.
-    `fused_end`: where boundaries are fused, the first position that is never returned, else None."""
+    `fused`: boundaries are; `sizes`: replicas of every forward so far."""
 
-    def __init__(self, request: int, trajectory: Trajectory, fused_end: int | None) -> None:
+    def __init__(self, request: int, trajectory: Trajectory, fused: bool) -> None:
         self.request = request
         self.trajectory = trajectory
         self.steps = [trajectory.step(index) for index in range(len(trajectory))]
@@ -73,8 +79,9 @@ class _Replay:
         self.block_length = trajectory.block_tokens.shape[-1]
         self.step = 0
         self.state: BlockState | None = None
-        self.fused_end = fused_end
-        names = ("rounds", "cache_writes", "drafted_rounds", "accepted", "drafted", "calls", "scored")
+        self.fused = fused
+        self.sizes: list[int] = []
+        names = ("rounds", "drafted_rounds", "accepted", "drafted", "calls", "scored")
         self.counts = dict.fromkeys(names, 0)
         self._open()
 
@@ -82,17 +89,28 @@ class _Replay:
         """Commit opening rounds until a root with something to draft, or the end."""
         while self.step < len(self.steps):
             start = self.starts[self.step]
+            size = 1
             if self.state is None or self.state.start != start:
-                written = self.trajectory.writes and self.fused_end is None
-                self.counts["cache_writes"] += self.state is not None and written
+                finished = self.trajectory.writes and self.state is not None
+                size += finished and self.fused
+                self.sizes += [1] * (finished and not self.fused)
             elif len(self.state.masked_slots) > 1 or self._completes:
                 return
+            self.sizes.append(size)
             self.counts["rounds"] += 1
             self._commit(self.steps[self.step])
 
     @property
+    def _end(self) -> int:
+        """First position that no drafted state reaches."""
+        limit = self.trajectory.max_new_tokens
+        if not self.trajectory.writes or limit is None:
+            return int(self.starts[self.step]) + self.block_length
+        return self.trajectory.prompt_length + limit
+
+    @property
     def _completes(self) -> bool:
-        return self.fused_end is not None and self.starts[self.step] + self.block_length < self.fused_end
+        return self.fused and self.starts[self.step] + self.block_length < self._end
 
     def _opened(self, start: int) -> BlockState:
         tokens = self.trajectory.block_tokens[(start - self.starts[0]) // self.block_length].tolist()
@@ -117,6 +135,7 @@ class _Replay:
 
     def advance(self, context: DraftContext, graph: DraftGraph) -> Drafted:
         """Accept what the recorded steps lead to, then the target's own commit; open what comes next."""
+        self.sizes.append(len(lay_out((), context.state, graph, self._end, ANY_TOKEN).replicas))
         self.counts["rounds"] += 1
         self.counts["drafted_rounds"] += len(graph) > 0
         self.counts["drafted"] += len(graph)
@@ -142,7 +161,7 @@ class _Replay:
     def result(self) -> ReplayResult:
         counts = self.counts
         return ReplayResult(
-            nfe=counts["rounds"] + counts["cache_writes"],
+            nfe=len(self.sizes),
             draft_free_nfe=draft_free(self.trajectory).nfe,
             rounds=counts["rounds"],
             drafted_rounds=counts["drafted_rounds"],
@@ -150,6 +169,7 @@ class _Replay:
             drafted=counts["drafted"],
             drafter_calls=counts["calls"],
             states_scored=counts["scored"],
+            sizes=tuple(self.sizes),
         )
 
 
@@ -160,24 +180,19 @@ def replay(
     floor: float = 0.0,
     temperature: float = 0.0,
     batch_size: int = 64,
-    boundary: Boundary = "separate",
-    max_new_tokens: int | None = None,
+    boundary: Boundary = "auto",
     observe: Callable[[Drafted], None] = lambda drafted: None,
 ) -> list[ReplayResult]:
     """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices.
 
-    `max_new_tokens`: the limit that the trajectories were recorded under, needed where boundaries are fused: whether a
-    block may be followed by another depends on it. Raises SpotError without it, and for a drafter that looks ahead.
-    `observe` sees every drafted round.
+    `observe` sees every drafted round. Raises SpotError for a drafter that looks ahead, and where boundaries are fused
+    and a trajectory does not know its limit or its target caches no block.
     """
     if looks_ahead(drafter):
         raise SpotError(
             "this drafter reads tables of blocks that are not open yet, which shards do not record; decode with the "
             "target instead, or turn the drafter's cross_block off"
         )
-    if boundary == "fused" and max_new_tokens is None:
-        raise SpotError("replay with fused boundaries needs max_new_tokens, the limit that the data was recorded under")
-    limit = max_new_tokens if boundary == "fused" else None
     results: list[ReplayResult | None] = [None] * len(trajectories)
     waiting = iter(range(len(trajectories)))
     active: list[_Replay] = []
@@ -187,9 +202,7 @@ def replay(
                 results[one.request] = one.result()
         active = [one for one in active if not one.done]
         while len(active) < batch_size and (index := next(waiting, None)) is not None:
-            trajectory = trajectories[index]
-            end = None if limit is None else trajectory.prompt_length + limit
-            active.append(_Replay(index, trajectory, end))
+            active.append(_Replay(index, trajectories[index], _fuses(trajectories[index], boundary)))
         drafting = [one for one in active if not one.done]
         if not active:
             break
@@ -198,6 +211,16 @@ def replay(
             for one, context, graph in zip(drafting, contexts, drafter.propose(contexts), strict=True):
                 observe(one.advance(context, graph))
     return [result for result in results if result is not None]
+
+
+def _fuses(trajectory: Trajectory, boundary: Boundary) -> bool:
+    """Whether the decoder fuses the boundaries of what was recorded."""
+    fused = boundary == "fused" or (boundary == "auto" and trajectory.writes)
+    if fused and not trajectory.writes:
+        raise SpotError("these trajectories are of a target that caches no block; use boundary separate")
+    if fused and trajectory.max_new_tokens is None:
+        raise SpotError("replay with fused boundaries needs the limit that the trajectories were recorded under")
+    return fused
 
 
 def mean_reduction(results: Sequence[ReplayResult]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -23,7 +23,8 @@ def replay_command(
     drafter: Annotated[str | None, typer.Option(help="Exported drafter for spot: folder, hub id or builtin:.")] = None,
     graph: Annotated[str | None, typer.Option(help="Calibrated graph for calibrated_graph: file or builtin:.")] = None,
     floor: Annotated[float, typer.Option(min=0, max=1, help="Smallest mass worth verifying.")] = 0.0,
-    boundary: Annotated[str, typer.Option(help="Block boundaries: separate or fused forwards.")] = "separate",
+    boundary: Annotated[str, typer.Option(help="Block boundaries: fused or separate; auto fuses.")] = "auto",
+    preset: Annotated[str, typer.Option(help="default, or paper: separate boundaries and trees.")] = "default",
     split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
     limit: Annotated[int | None, typer.Option(min=1, help="Most trajectories replayed; default all.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also append the cells to this results file.")] = None,
@@ -36,6 +37,8 @@ def replay_command(
 
     from spot_infer.atomic import check_place
     from spot_infer.checkpoint import load_drafter
+    from spot_infer.presets import find_preset
+    from spot_infer.requests import Boundary
     from spot_train.calibrate_graph import BUDGETS, load_graph
     from spot_train.methods import DrafterSources, parse_method
     from spot_train.recipe import resolve_path
@@ -45,8 +48,9 @@ def replay_command(
 
     if split not in ("heldout", "train", "all"):
         raise SpotError(f"--split is {split!r}; use heldout, train or all")
-    if boundary not in ("separate", "fused"):
-        raise SpotError(f"--boundary is {boundary!r}; use separate or fused")
+    form = find_preset(preset)
+    if boundary not in get_args(Boundary):
+        raise SpotError(f"--boundary is {boundary!r}; use {', '.join(get_args(Boundary))}")
     if output is not None:
         check_place(output)
     shards = open_shards(data)
@@ -58,7 +62,17 @@ def replay_command(
     calibrated = None if graph is None else load_graph(graph, shards.attributes)
     sources = DrafterSources(shards.rule, order, calibrated)
     chosen = [parse_method(text) for text in method or ()] or default_methods(order is not None, graph is not None)
-    cells = replay_cells(shards, trajectories, chosen, budget or BUDGETS, sources, floor, boundary, drafter)  # type: ignore[arg-type]
+    cells = replay_cells(
+        shards,
+        trajectories,
+        chosen,
+        budget or BUDGETS,
+        sources,
+        floor,
+        boundary,  # type: ignore[arg-type]
+        form,
+        drafter,
+    )
     if output is not None:
         append_rows(output, cells)
     if as_json:

@@ -15,10 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from spot_infer.api import rule_mismatch
+from spot_infer.presets import PRESETS, Preset
 from spot_infer.requests import Boundary, DecodeSettings
 from spot_infer.targets.protocol import TargetSpec
 from spot_infer.verify import distribution_preserving
-from spot_train.methods import DrafterSources, make_drafter
+from spot_train.methods import DrafterSources, beside_preset, make_drafter
 from spot_train.provenance import provenance
 from spot_train.replay import ReplayResult, draft_free, replay, replay_summary, steps_of
 from spot_train.results import Cell, PerPrompt
@@ -43,7 +44,8 @@ def replay_cells(
     budgets: Sequence[int],
     sources: DrafterSources,
     floor: float = 0.0,
-    boundary: Boundary = "separate",
+    boundary: Boundary = "auto",
+    preset: Preset = PRESETS["default"],
     drafter_name: str | None = None,
 ) -> list[Cell]:
     """One cell a method and budget (draft-free has one). The order model may come from any target of this block length;
@@ -53,7 +55,9 @@ def replay_cells(
         sources.order.check_block_length(shards.block_length)
     control = {index: steps_of(one) for index, one in enumerate(trajectories)}
     own = DrafterSources(sources.rule, sources.order, sources.graph, control, sources.seed)
-    made = [(name, options, make_drafter(name, own, options)) for name, options in methods]
+    boundary = preset.boundary_beside(boundary)
+    chosen = [(name, beside_preset(name, options, preset)) for name, options in methods]
+    made = [(name, options, make_drafter(name, own, options)) for name, options in chosen]
     stamp = provenance()
     cells = []
     for name, options, drafter in made:
@@ -61,14 +65,11 @@ def replay_cells(
             if drafter is None:
                 results = [draft_free(one) for one in trajectories]
             else:
-                temperature, limit = shards.sampling.temperature, shards.attributes["decoding"]["max_new_tokens"]
-                results = replay(
-                    drafter, trajectories, budget, floor, temperature, boundary=boundary, max_new_tokens=limit
-                )
+                results = replay(drafter, trajectories, budget, floor, shards.sampling.temperature, boundary=boundary)
             kept = dict(options)
             if drafter is not None:
                 kept |= {"floor": floor} if floor else {}
-                kept |= {"boundary": boundary} if boundary != "separate" else {}
+                kept |= {"boundary": boundary} if boundary != "auto" else {}
             warning = rule_mismatch(drafter, shards.rule)
             own_stamp = stamp | {"warning": warning} if warning else stamp
             drafter_of = drafter_name if name == "spot" else None

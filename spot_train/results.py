@@ -50,12 +50,12 @@ class Cell(_Line):
     """One method under one condition. None where a mode or a method has no such figure.
 
     rule: `CommitRule.to_dict()`; method: a name of `methods.METHODS`; options: the drafter's own parameters and, where
-    set, floor and pad; n: prompts. nfe, draft_free_nfe, positions, drafter_calls and states_scored are means a prompt;
-    reduction: the sums' ratio; accepted: drafts a drafted round; throughput_ratio: tokens a second over draft-free's in
-    the same process; accuracy: a share of the scored prompts; identical: prompts whose output equals draft-free's;
-    drafter_s, wall_s: seconds over all prompts; tokens: generated, over all prompts. native: whether the drafter was
-    trained on this target. spread: 95% bootstrap intervals over prompts, by field name. measures: further named
-    numbers of the suite.
+    set, floor, pad and boundary; n: prompts. nfe, draft_free_nfe, positions, drafter_calls and states_scored are means
+    a prompt; reduction: the sums' ratio; accepted: drafts a drafted round; throughput_ratio: tokens a second over
+    draft-free's in the same process; accuracy: a share of the scored prompts; identical: prompts whose output equals
+    draft-free's; drafter_s, wall_s: seconds over all prompts; tokens: generated, over all prompts. native: whether the
+    drafter was trained on this target. spread: 95% bootstrap intervals over prompts, by field name. measures: further
+    named numbers of the suite.
     """
 
     suite: str

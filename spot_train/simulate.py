@@ -14,14 +14,15 @@ from typing import Any
 
 from spot_infer.cost import CostCurve
 from spot_infer.graph import Drafter
-from spot_train.replay import replay
+from spot_infer.requests import Boundary
+from spot_train.replay import Drafted, replay
 from spot_train.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """What a drafted run does, summed over its rows. sizes: forwards by replicas, those without drafts under 1;
-    proposals: calls of `propose`, a row's share each; prefills: rows whose prompt fills a block."""
+    """What a drafted run does, summed over its rows. sizes: forwards by replicas, finished blocks that a forward caches
+    included; proposals: calls of `propose`, a row's share each; prefills: rows whose prompt fills a block."""
 
     rows: int
     prefills: int
@@ -63,31 +64,24 @@ def replay_rounds(
     floor: float = 0.0,
     pad: bool = False,
     temperature: float = 0.0,
+    boundary: Boundary = "auto",
 ) -> Rounds:
     """What decoding these trajectories with `drafter` does; at least one trajectory."""
-    drafted: Counter[int] = Counter()
-    results = replay(
-        drafter, trajectories, budget, floor, temperature, observe=lambda one: drafted.update((len(one.graph),))
-    )
-    nfe = sum(result.nfe for result in results)
-    proposals = drafted.total()
-    if pad:
-        sizes = {1 + budget: nfe}
-    else:
-        counts = Counter({1 + states: count for states, count in drafted.items()})
-        counts[1] += nfe - proposals
-        sizes = dict(sorted(counts.items()))
+    proposed: list[Drafted] = []
+    results = replay(drafter, trajectories, budget, floor, temperature, boundary=boundary, observe=proposed.append)
+    least = 1 + budget if pad else 1
+    sizes = Counter(max(size, least) for result in results for size in result.sizes)
     length = trajectories[0].block_tokens.shape[-1]
     return Rounds(
         rows=len(results),
         prefills=sum(one.prompt_length >= length for one in trajectories),
         block_length=length,
-        nfe=nfe,
+        nfe=sum(result.nfe for result in results),
         draft_free_nfe=sum(result.draft_free_nfe for result in results),
         accepted=sum(result.accepted for result in results),
         drafted_rounds=sum(result.drafted_rounds for result in results),
-        sizes=sizes,
-        proposals=proposals,
+        sizes=dict(sorted(sizes.items())),
+        proposals=len(proposed),
         calls=sum(result.drafter_calls for result in results),
         states_scored=sum(result.states_scored for result in results),
     )

@@ -22,7 +22,8 @@ class Trajectory:
     `StaleTable`). commit_start int64 [N + 1] does the same for commit_position and commit_token int32 [C].
     block_tokens int32 [blocks, L]: final tokens of the decoded blocks, the mask id where a row finished before a slot
     was filled; the first block starts at prompt_length // L * L, or at prompt_length under full attention. writes: a
-    finished block costs a forward that writes it to the cache, which it does not under full attention.
+    finished block costs a forward that writes it to the cache, which it does not under full attention. max_new_tokens:
+    the limit it was decoded under, on which it depends whether a block may follow another; None where unknown.
     """
 
     prompt_hash: str
@@ -43,6 +44,7 @@ class Trajectory:
     drawn_token: NDArray[np.int32] | None = None
     drawn_logprob: NDArray[np.float16] | None = None
     writes: bool = True
+    max_new_tokens: int | None = None
 
     def __len__(self) -> int:
         """Number of steps."""

@@ -197,7 +197,8 @@ def test_a_drafter_that_looks_ahead_reads_the_next_block_behind_the_newest_root(
 def test_looking_ahead_costs_a_block_of_positions_a_forward_until_the_last_block() -> None:
     target, request = target_of(), Request((1, 2, 3), 3)
     chains = [ChainDrafter(depth=1, cross_block=cross) for cross in (False, True)]
-    plain, ahead = (run(target, [request], DecodeSettings(9, budget=1, layout="concat"), one)[0] for one in chains)
+    settings = DecodeSettings(9, budget=1, layout="concat", boundary="separate")
+    plain, ahead = (run(target, [request], settings, one)[0] for one in chains)
     assert plain.decoded == ahead.decoded
     for one, extra in ((plain, 0), (ahead, 1)):
         expected = 0

@@ -54,10 +54,10 @@ def test_ratios_are_against_the_draft_free_run():
 
 
 def test_boundaries_are_a_methods_own_and_the_control_writes_its_cache_apart():
-    fused = Method("chain", 3, ChainDrafter(), boundary="fused")
+    apart = Method("chain", 3, ChainDrafter(), boundary="separate")
     settings = replace(SETTINGS, boundary="fused")
     target = FakeTarget(strength=0.2)
-    control, chain, ahead = run_methods(target, REQUESTS, [*METHODS, fused], settings)
+    control, ahead, chain = run_methods(target, REQUESTS, [*METHODS, apart], settings)
     assert control.total("cache_writes") == control.total("boundaries") == ahead.total("boundaries") > 0
     assert ahead.total("cache_writes") == 0
     assert ahead.total("nfe") < chain.total("nfe")

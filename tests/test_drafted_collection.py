@@ -61,7 +61,7 @@ def records(case: Case, drafted: bool) -> list[Trajectory]:
     steps = {index: tuple(one.step(t) for t in range(len(one))) for index, one in enumerate(control)}
     drafter: Drafter = make_drafter(case.drafter, case, steps)
     rounds = decode(case.target, requests, replace(base, batch_size=case.drafted_batch), drafter, record=True)
-    done = record_trajectories(requests, rounds)
+    done = record_trajectories(requests, rounds, base.max_new_tokens)
     return [trajectory for _, trajectory, _ in sorted(done, key=lambda one: one[0])]
 
 

@@ -23,7 +23,7 @@ from spot_infer.drafters import CalibratedGraph, ChainDrafter, OracleDrafter, Or
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig
-from spot_infer.requests import DecodeSettings, Request, Stats
+from spot_infer.requests import Boundary, DecodeSettings, Request, Stats
 from spot_infer.targets import load_target
 from spot_infer.transition import CommitRule, Sampling
 from spot_train.calibrate_graph import count_nodes, count_paths, select_nodes
@@ -86,7 +86,7 @@ def drafter_of(
     st.sampled_from([0.0, 0.05]),
     st.sampled_from([0.0, 0.7]),
     st.sampled_from([CommitRule(), CommitRule(resolution="bfloat16"), CommitRule(selection="quota", quota=2)]),
-    st.sampled_from(["separate", "fused"]),
+    st.sampled_from(["separate", "auto"]),
     st.sampled_from([3, 0, -1]),
 )
 def test_replay_equals_drafted_decoding(
@@ -103,15 +103,22 @@ def test_replay_equals_drafted_decoding(
     target = FakeTarget(seed=seed, block_length=block_length, vocab_size=30)
     requests = [Request(tuple(2 + (seed + i * k) % 20 for k in range(1 + 5 * i)), seed=seed + i) for i in range(3)]
     free = DecodeSettings(3 * block_length + beyond, rule, Sampling(temperature), batch_size=2)
-    recorded = sorted(record_trajectories(requests, decode(target, requests, free, record=True)), key=lambda r: r[0])
+    rounds = decode(target, requests, free, record=True)
+    recorded = sorted(record_trajectories(requests, rounds, free.max_new_tokens), key=lambda r: r[0])
     control = [trajectory for _, trajectory, _ in recorded]
     drafter = drafter_of(method, block_length, rule, control, temperature)
-    drafted = replace(free, budget=budget, floor=floor, boundary=boundary)
+    drafted = replace(free, budget=budget, floor=floor, boundary=boundary, batch_size=1, layout="concat")
     rounds = decode(target, requests, drafted, drafter)
     results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
-    replayed = replay(drafter, control, budget, floor, temperature, 2, boundary, free.max_new_tokens)
+    replayed = replay(drafter, control, budget, floor, temperature, 2, boundary)
     assert [counts(one.stats) for one in results] == [counts(one) for one in replayed]
+    assert [result.stats.positions for result in results] == positions(replayed, block_length)
     assert [one.draft_free_nfe for one in replayed] == [result.stats.nfe for _, _, result in recorded]
+
+
+def positions(results: Sequence[ReplayResult], block_length: int) -> list[int]:
+    """Token positions of a row that is decoded alone with its replicas in one sequence."""
+    return [block_length * sum(one.sizes) for one in results]
 
 
 def counts(stats: Stats | ReplayResult) -> tuple[int, ...]:
@@ -127,7 +134,7 @@ def test_batches_change_nothing(batch_size: int) -> None:
 def test_a_joint_oracle_with_a_large_budget_needs_two_rounds_a_block_and_its_cache_write() -> None:
     control = [one for one in fake_trajectories(count=8, max_new_tokens=40) if len(one) > 8]
     oracle = OracleDrafter("joint", {index: steps_of(one) for index, one in enumerate(control)})
-    for one, result in zip(control, replay(oracle, control, budget=8), strict=True):
+    for one, result in zip(control, replay(oracle, control, budget=8, boundary="separate"), strict=True):
         sizes = [int((one.block_start == start).sum()) for start in sorted(set(one.block_start.tolist()))]
         assert result.nfe == sum(min(size, 2) for size in sizes) + len(sizes) - 1
 
@@ -136,8 +143,10 @@ def test_what_shards_do_not_record_is_refused() -> None:
     control = fake_trajectories(count=1, max_new_tokens=20)
     with pytest.raises(SpotError, match="blocks that are not open yet"):
         replay(ChainDrafter(cross_block=True), control, 4)
-    with pytest.raises(SpotError, match="max_new_tokens"):
-        replay(ChainDrafter(), control, 4, boundary="fused")
+    with pytest.raises(SpotError, match="the limit that the trajectories were recorded under"):
+        replay(ChainDrafter(), [replace(control[0], max_new_tokens=None)], 4)
+    with pytest.raises(SpotError, match="caches no block"):
+        replay(ChainDrafter(), [replace(control[0], writes=False)], 4, boundary="fused")
 
 
 def test_the_summary_is_a_ratio_of_sums() -> None:
@@ -159,22 +168,28 @@ def decoded(folder: Path, dtype: str) -> tuple[Any, list[Trajectory]]:
     return target, decode_recorded(target, 0, None)[0]
 
 
-def decode_recorded(target: Any, budget: int, drafter: Drafter | None) -> tuple[list[Trajectory], list[Stats]]:
+def decode_recorded(
+    target: Any, budget: int, drafter: Drafter | None, boundary: Boundary = "auto"
+) -> tuple[list[Trajectory], list[Stats]]:
     """Trajectories that a run recorded itself, and its accounting."""
     requests = [Request(tuple(5 + (7 * i + k) % 40 for k in range(3 + 4 * i)), seed=i) for i in range(8)]
-    run = DecodeSettings(max_new_tokens=20, batch_size=4, budget=budget)
+    run = DecodeSettings(max_new_tokens=20, batch_size=4, budget=budget, boundary=boundary)
     rounds = decode(target, requests, run, drafter, record=True)
-    recorded = sorted(record_trajectories(requests, rounds), key=lambda one: one[0])
+    recorded = sorted(record_trajectories(requests, rounds, 20), key=lambda one: one[0])
     return [trajectory for _, trajectory, _ in recorded], [result.stats for _, _, result in recorded]
 
 
+@pytest.mark.parametrize("boundary", ["separate", "fused"])
 @pytest.mark.parametrize("method", METHODS_REPLAYED, ids=str)
-def test_in_float64_replay_of_the_control_counts_what_decoding_counts(method: Method, small_target: Path) -> None:
+def test_in_float64_replay_of_the_control_counts_what_decoding_counts(
+    method: Method, boundary: Boundary, small_target: Path
+) -> None:
     target, control = decoded(small_target, "float64")
     drafter = drafter_of(method, 8, CommitRule(), control)
-    _, stats = decode_recorded(target, 6, drafter)
-    assert [counts(one) for one in replay(drafter, control, 6)] == [counts(one) for one in stats]
+    _, stats = decode_recorded(target, 6, drafter, boundary)
+    assert [counts(one) for one in replay(drafter, control, 6, boundary=boundary)] == [counts(one) for one in stats]
     assert any(one.drafted for one in stats)
+    assert any(one.cache_writes for one in stats) is (boundary == "separate")
 
 
 @pytest.mark.parametrize("method", METHODS_REPLAYED, ids=str)

@@ -36,7 +36,7 @@ def made(name: str, block_length: int, control: Sequence[Trajectory] = ()) -> Dr
     return drafter
 
 
-FREE = DecodeSettings(max_new_tokens=30, batch_size=1)
+FREE = DecodeSettings(max_new_tokens=30, batch_size=1, layout="concat")
 
 
 def requests(count: int = 3) -> list[Request]:
@@ -68,7 +68,7 @@ def test_a_known_curve_predicts_the_time_of_real_decoding_exactly(
     prediction = predict(curve, replay_rounds(drafter, control, budget, floor, pad))
     for run, predicted in (
         (replace(FREE, budget=0), prediction.draft_free),
-        (replace(FREE, budget=budget, floor=floor, pad=pad, layout="batch"), prediction.drafted),
+        (replace(FREE, budget=budget, floor=floor, pad=pad, layout="concat"), prediction.drafted),
     ):
         before = time.now
         for _ in decode(target, requests(), run, drafter):

@@ -39,6 +39,12 @@ class ConfidenceTreeDrafter:
         self.runner_up_below = runner_up_below
         self.drawn_confidence = drawn_confidence
 
+    def as_tree(self) -> ConfidenceTreeDrafter:
+        """The same search with one node an order, the paper's form."""
+        return ConfidenceTreeDrafter(
+            self.rule, merged=False, runner_up_below=self.runner_up_below, drawn_confidence=self.drawn_confidence
+        )
+
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
         """One graph a context. Nothing under a rule that commits several slots in every step: this tree drafts one."""
         if slots_per_step(self.rule) > 1:

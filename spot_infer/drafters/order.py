@@ -8,7 +8,7 @@ change with a state.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -70,6 +70,10 @@ class OrderDrafter:
     def as_chain(self) -> OrderDrafter:
         """The same model drafting chains, as rejection sampling needs."""
         return OrderDrafter(self.model, self.settings, True, self.chunk_states)
+
+    def as_tree(self) -> OrderDrafter:
+        """The same model drafting one node an order, the paper's form."""
+        return OrderDrafter(self.model, replace(self.settings, merged=False), self.chunk_states, self.chain)
 
     @property
     def device(self) -> torch.device:

@@ -18,12 +18,12 @@ from spot_train.bench.recorded import Recorded, generated, recorded
 from spot_train.bench.score_memory import ScoreMemory
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
-from spot_train.methods import DrafterSources, make_drafter
+from spot_train.methods import DrafterSources, beside_preset, make_drafter
 from spot_train.replay import draft_free, replay
 from spot_train.replay_run import replay_figures
 from spot_train.results import Cell, PerPrompt
 
-OF_THE_LOOP = ("floor", "pad")
+OF_THE_LOOP = ("floor", "pad", "boundary")
 ORACLES = {"position_oracle": "share_of_position_oracle", "joint_oracle": "share_of_joint_oracle"}
 
 
@@ -40,11 +40,12 @@ def run_cells(materials: Materials, group: CellGroup) -> list[Cell]:
 def make_cell_drafter(
     materials: Materials, group: CellGroup, one: Wanted, control: Recorded | None
 ) -> tuple[Drafter | None, dict[str, Any]]:
-    """The drafter of a cell, None for the control, and its options of the loop; padding is the recipe's, but for a cell
-    with a floor."""
-    own = {name: value for name, value in one.options if name not in OF_THE_LOOP}
+    """The drafter of a cell, None for the control, and its options of the loop; what it does not name is the recipe's:
+    padding, but for a cell with a floor, and the preset's boundary and form."""
+    form = materials.recipe.decode.form()
+    own = beside_preset(one.method, {name: value for name, value in one.options if name not in OF_THE_LOOP}, form)
     loop = {name: value for name, value in one.options if name in OF_THE_LOOP}
-    loop = {"pad": materials.recipe.decode.pad and "floor" not in loop, **loop}
+    loop = {"pad": materials.recipe.decode.pad and "floor" not in loop, "boundary": form.boundary, **loop}
     sources = DrafterSources(
         rule=group.condition.rule,
         order=None if one.drafter is None else materials.drafters[one.drafter],
@@ -69,7 +70,14 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
             results = [draft_free(trajectory) for trajectory in control.trajectories]
         else:
             floor, temperature = loop.get("floor", 0.0), condition.sampling.temperature
-            results = replay(memory.remembered(drafter), control.trajectories, one.budget, floor, temperature)
+            results = replay(
+                memory.remembered(drafter),
+                control.trajectories,
+                one.budget,
+                floor,
+                temperature,
+                boundary=loop["boundary"],
+            )
         figures = replay_figures(results)
         spread = ratio_spread([each.draft_free_nfe for each in results], [each.nfe for each in results])
         figures["spread"] = {"reduction": spread} if spread else {}

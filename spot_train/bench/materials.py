@@ -202,6 +202,8 @@ class Materials:
                 "layout": self.recipe.decode.layout,
                 "batch_size": self.options.batch_size,
                 "pad": self.recipe.decode.pad,
+                "boundary": self.recipe.decode.form().boundary,
+                "merged": self.recipe.decode.form().merged,
                 **runs_code,
             },
         }

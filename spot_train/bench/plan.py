@@ -52,7 +52,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One cell a suite asks for. options: the drafter's own, sorted, with `floor` and `pad` where they are set."""
+    """One cell a suite asks for. options: the drafter's own, sorted, with `floor`, `pad` and `boundary` where they
+    are set."""
 
     suite: str
     method: str

@@ -62,7 +62,11 @@ def recorded(materials: Materials, condition: Condition) -> Recorded:
             kept = decoded_trajectories(target, lease, settings)
             shutil.rmtree(path, ignore_errors=True)
             write_shard(path, [StoredTrajectory(one, one.prompt_hash, True) for one in kept], attributes)
-        trajectories += kept[: len(lease)]
+        writes = target.spec.cache == "exact"
+        trajectories += [
+            dataclasses.replace(one, writes=writes, max_new_tokens=condition.max_new_tokens)
+            for one in kept[: len(lease)]
+        ]
     return Recorded(requests, trajectories)
 
 

@@ -55,10 +55,10 @@ def measure(materials: Materials, condition: Condition) -> list[Curve]:
     control = recorded(materials, condition)
     curves = []
     for one in _watched(materials, condition):
-        drafter, _ = make_cell_drafter(materials, CellGroup(condition, (one,)), one, control)
+        drafter, loop = make_cell_drafter(materials, CellGroup(condition, (one,)), one, control)
         assert drafter is not None
         rounds: list[Drafted] = []
-        replay(drafter, control.trajectories, one.budget, observe=rounds.append)
+        replay(drafter, control.trajectories, one.budget, boundary=loop["boundary"], observe=rounds.append)
         curves.append(_accepted(materials, condition, one, rounds))
         if isinstance(drafter, OrderDrafter):
             curves += _acceptance(materials, condition, one, rounds)
@@ -117,9 +117,12 @@ def _acceptance(materials: Materials, condition: Condition, one: Wanted, rounds:
 def _attribution(
     materials: Materials, condition: Condition, one: Wanted, rounds: Sequence[Drafted], drafter: OrderDrafter
 ) -> list[Curve]:
+    """Why rounds ended, by block; those that ended in the next block, for which there was no table, are left out."""
     causes: dict[int, Counter[str]] = {}
     for each in rounds:
-        if len(each.following) == 1 and each.graph.child(each.nodes[-1], each.following) is None:
+        end = each.context.state.start + len(each.context.state.tokens)
+        rejected = each.graph.child(each.nodes[-1], each.following) is None
+        if len(each.following) == 1 and rejected and min(each.following).position < end:
             causes.setdefault(each.block, Counter())[first_rejection(each, drafter)] += 1
     blocks = range(max(causes, default=-1) + 1)
     labels = BLOCK, f"share of first rejections, D {one.budget}"

@@ -1,0 +1,48 @@
+"""Named forms of the decoder: the default, and the paper's. The one place that says what each is made of.
+
+A preset changes speed only, never the output. What is set beside it wins over it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from spot_infer.errors import SpotError
+from spot_infer.graph import Drafter
+from spot_infer.requests import Boundary
+
+PresetName = Literal["default", "paper"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """boundary: where a finished block is cached; merged: one node for all orders that reach a state, None as the
+    drafter says."""
+
+    boundary: Boundary = "auto"
+    merged: bool | None = None
+
+    def boundary_beside(self, chosen: Boundary) -> Boundary:
+        """The boundary in force where `chosen` was asked for; `auto` leaves it to the preset."""
+        return self.boundary if chosen == "auto" else chosen
+
+    def apply(self, drafter: Drafter) -> Drafter:
+        """`drafter` as this preset drafts: a search that has `as_tree` becomes a tree where the preset says so."""
+        as_tree: Callable[[], Drafter] | None = getattr(drafter, "as_tree", None)
+        return as_tree() if self.merged is False and as_tree is not None else drafter
+
+
+PRESETS: Mapping[str, Preset] = {
+    "default": Preset(),
+    "paper": Preset(boundary="separate", merged=False),
+}
+"""`paper`: a forward a boundary and one block copy an order (arXiv 2610.22543); its gamma is the mass floor."""
+
+
+def find_preset(name: str) -> Preset:
+    """The preset called `name`. Raises SpotError where there is none."""
+    if name not in PRESETS:
+        raise SpotError(f"preset is {name!r}; use {', '.join(get_args(PresetName))}")
+    return PRESETS[name]

@@ -1,0 +1,91 @@
+"""`spot-train compare`: parse, call, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spot_infer.errors import SpotError
+
+
+def compare(
+    recipe: Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)],
+    drafter: Annotated[
+        str, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin: path.", show_default=False)
+    ],
+    task: Annotated[str, typer.Option(help="gsm8k, mbpp, humaneval, math500 or tiny.")] = "tiny",
+    path: Annotated[str | None, typer.Option(help="File of the task's rows; default its own source.")] = None,
+    pool: Annotated[str | None, typer.Option(help="JSONL with prompt, family and scorer: --task tiny --path.")] = None,
+    prompts: Annotated[int | None, typer.Option(min=1, help="Rows decoded; default all.")] = None,
+    budget: Annotated[
+        list[int] | None, typer.Option("--budget", min=1, help="Repeatable; default the recipe's decode.budget.")
+    ] = None,
+    verifier: Annotated[
+        str | None, typer.Option(help="coupled, uncoupled, greedy or rejection; default the recipe's decode.verifier.")
+    ] = None,
+    floor: Annotated[
+        str | None,
+        typer.Option(help="Smallest mass: a number, or a file of calibrate floor; default decode.floor."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="default, or paper: separate boundaries and a tree; default decode.preset.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Also write the rows to this JSONL file.")] = None,
+    allow_code_execution: Annotated[
+        bool, typer.Option("--allow-code-execution", help="Score code tasks by running the generated code.")
+    ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
+    ] = None,
+) -> None:
+    """Decode a task draft-free and drafted, side by side, and print one table."""
+    from dataclasses import replace
+
+    from rich.console import Console
+
+    from spot_infer.atomic import check_place
+    from spot_infer.bitwise import bitwise_settings
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.calibrate_floor import floor_option
+    from spot_train.collect import decode_settings, load_recipe_target
+    from spot_train.recipe import load_recipe, parse_overrides, resolve_path
+    from spot_train.side_by_side import Comparison, print_rows, side_by_side, write_rows
+    from spot_train.tasks import load_task
+
+    flags = {"decode.verifier": verifier, "decode.preset": preset}
+    chosen_flags = {key: value for key, value in flags.items() if value is not None}
+    values = load_recipe(recipe, parse_overrides(set_ or ()) | chosen_flags)
+    if output is not None:
+        check_place(output)
+    if pool is not None and (path is not None or task != "tiny"):
+        raise SpotError("--pool stands for --task tiny --path; leave it out beside --task or --path")
+    file = pool or path
+    chosen = load_task(task, file and resolve_path(file, Path.cwd()), limit=prompts)
+    settings, form = decode_settings(values), values.decode.form()
+    target = load_recipe_target(values)
+    budgets = tuple(budget or [values.decode.budget])
+    settings = replace(
+        settings,
+        stop=settings.stop if settings.ignore_stop else (*settings.stop, *chosen.stop),
+        pad=values.decode.pad,
+        layout=values.decode.layout,
+        boundary=form.boundary,
+        verifier=values.decode.verifier,
+    )
+    plan = Comparison(
+        task=chosen,
+        settings=bitwise_settings(settings, max(budgets)) if values.decode.bitwise else settings,
+        budgets=budgets,
+        seed=values.collect.seed,
+        floor=values.decode.floor if floor is None else floor_option(floor, values, target),
+        allow_code_execution=allow_code_execution,
+    )
+    model = form.apply(load_drafter(resolve_path(drafter, Path.cwd())))
+    console = Console()
+    rows = side_by_side(target, model, plan, console)
+    if output is not None:
+        write_rows(output, rows)
+    print_rows(console, rows)
