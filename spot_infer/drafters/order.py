@@ -73,7 +73,7 @@ class OrderDrafter:
 
     def as_tree(self) -> OrderDrafter:
         """The same model drafting one node an order, the paper's form."""
-        return OrderDrafter(self.model, replace(self.settings, merged=False), self.chunk_states, self.chain)
+        return OrderDrafter(self.model, replace(self.settings, merged=False), self.chain, self.chunk_states)
 
     @property
     def device(self) -> torch.device:
