@@ -117,7 +117,7 @@ def test_noise_depends_on_the_requests_own_seed_and_nothing_around_it() -> None:
 
 def test_padding_and_layout_change_positions_only() -> None:
     requests = prompts([2, 7], seed=4)
-    plain = DecodeSettings(max_new_tokens=8, budget=3, batch_size=1)
+    plain = DecodeSettings(max_new_tokens=8, budget=3, batch_size=1, boundary="separate")
     runs = {
         (layout, pad): run(target_of(), requests, replace(plain, layout=layout, pad=pad), ChainDrafter())
         for layout in ("concat", "batch")
@@ -133,7 +133,7 @@ def test_padding_and_layout_change_positions_only() -> None:
 
 def test_a_perfect_drafter_needs_two_forwards_a_block_and_its_cache_write() -> None:
     target, request = target_of(block_length=8), prompts([8])[0]
-    settings = DecodeSettings(max_new_tokens=24)
+    settings = DecodeSettings(max_new_tokens=24, boundary="separate")
     free = outcome(target, request, settings)
     oracle = OracleDrafter("joint", {0: free.decoded.steps})
     drafted = run(target, [request], replace(settings, budget=7), oracle)[0]
@@ -150,7 +150,8 @@ def test_a_budget_of_zero_is_draft_free_whatever_the_drafter() -> None:
 
 
 def test_drafts_of_a_block_never_meet_its_opening_forward() -> None:
-    one = run(target_of(), prompts([3]), DecodeSettings(max_new_tokens=13, budget=4), HugeDrafter(merged=True))[0]
+    settings = DecodeSettings(max_new_tokens=13, budget=4, boundary="separate")
+    one = run(target_of(), prompts([3]), settings, HugeDrafter(merged=True))[0]
     opened: set[int] = set()
     for round_ in one.rounds:
         assert (round_.graph is None) is (round_.state.start not in opened or len(round_.state.masked_slots) < 2)
