@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from spot_infer.checkpoint import CONFIG_FILE, PretrainedDrafter, load_drafter
-from spot_infer.drafters import DraftSettings
 from spot_infer.errors import SpotError
 from spot_infer.targets.protocol import Target
 from spot_train.collect_methods import drafted_method
@@ -103,8 +102,7 @@ class Bootstrap:
             temperature=shards.sampling.temperature,
             facts=drafter_facts(shards),
         )
-        decode = self.recipe.decode
-        drafter = export(checkpoint, place, draft=DraftSettings(tau=decode.tau, merged=decode.merged))
+        drafter = export(checkpoint, place, draft=self.recipe.decode.draft_settings())
         shutil.rmtree(run)
         self.fit_s += time.perf_counter() - started
         return drafter

@@ -21,7 +21,7 @@ from spot_train.methods import DrafterSources, make_drafter, parse_method
 from spot_train.provenance import weights_hash
 from spot_train.recipe import Recipe
 
-DRAFT_FREE = Method("draft-free")
+DRAFT_FREE = Method("draft-free", boundary="separate")
 _NEED_THE_ANSWER = ("position_oracle", "token_oracle", "joint_oracle")
 
 
@@ -63,8 +63,9 @@ def drafted_method(recipe: Recipe, spec: TargetSpec, name: str, drafter: Drafter
     decode = recipe.decode
     if decode.budget == 0:
         raise SpotError("decode.budget is 0, which drafts nothing; give --budget or leave the drafter out")
-    boundary = decode.boundary if spec.cache == "exact" else "separate"
-    return Method(name, decode.budget, drafter, decode.floor, decode.pad, boundary=boundary)
+    form = decode.form()
+    boundary = form.boundary if spec.cache == "exact" else "separate"
+    return Method(name, decode.budget, form.apply(drafter), decode.floor, decode.pad, boundary=boundary)
 
 
 def method_record(method: Method) -> dict[str, Any]:
