@@ -96,7 +96,7 @@ class ShardSet:
         """Trajectories in shard order: all, those to train on, or those held out by their prompt's content hash."""
         heldout = None if split is None else split == "heldout"
         writes = self.attributes["target"].get("cache", "exact") == "exact"
-        limit = int(self.attributes["decoding"]["max_new_tokens"])
+        limit = self.attributes.get("decoding", {}).get("max_new_tokens")
         for name in self.names:
             for stored in read_shard(self.path / name, heldout):
                 yield replace(stored.trajectory, writes=writes, max_new_tokens=limit)
