@@ -27,6 +27,7 @@ class Divergence:
     step: its index in the request's trajectory; control, other: what each run committed there. kind: `order` where the
     positions differ, then gap is the difference of their ranking values (log-odds under the default rule); `token`
     where only the tokens differ, then gap is the difference of their logits (noise included at temperature > 0).
+    log_odds: of the two commits' slots at that state; largest_logit: largest magnitude among their logits.
     """
 
     step: int
@@ -34,6 +35,8 @@ class Divergence:
     control: Step
     other: Step
     gap: float
+    log_odds: tuple[float, float] = (0.0, 0.0)
+    largest_logit: float = 0.0
 
 
 def first_divergence(
@@ -62,15 +65,18 @@ def first_divergence(
     first = next(iter(sorted(control[step] - other[step])), min(control[step]))
     second = next(iter(sorted(other[step] - control[step])), min(other[step]))
     logits = _logits_at(target, request, control[:step], (first.position, second.position), max_new_tokens)
+    forbidden = torch.tensor(target.spec.forbidden_ids, device=logits.device)
+    log_odds = confidence(logits, forbidden)[0]
+    odds, largest = (float(log_odds[0]), float(log_odds[1])), float(logits.abs().max())
     if positions[0] != positions[1]:
-        forbidden = torch.tensor(target.spec.forbidden_ids, device=logits.device)
-        values = ranking_values(confidence(logits, forbidden)[0], rule, logits, forbidden)
-        return Divergence(step, "order", control[step], other[step], float(abs(values[0] - values[1])))
+        values = ranking_values(log_odds, rule, logits, forbidden)
+        return Divergence(step, "order", control[step], other[step], float(abs(values[0] - values[1])), odds, largest)
     scores = logits[0].double()
     if sampling.temperature > 0:
         noise = GumbelNoise(request.seed, target.spec.vocab_size).rows([first.position])[0].to(scores.device)
         scores = scores / sampling.temperature + noise
-    return Divergence(step, "token", control[step], other[step], float(abs(scores[first.token] - scores[second.token])))
+    gap = float(abs(scores[first.token] - scores[second.token]))
+    return Divergence(step, "token", control[step], other[step], gap, odds, largest)
 
 
 def _logits_at(

@@ -33,16 +33,20 @@ _KEYS = {
 }
 
 
+def heldout_prompts(recipe: Recipe, target: Target) -> tuple[list[Prompt], PromptReport]:
+    """All of the recipe's held-out pool, by content hash; see `calibration_prompts`."""
+    own = recipe.calibrate.sources
+    prompts, report = load_prompts(_with_pool(recipe, own) if own else recipe, target)
+    return sorted((one for one in prompts if own or one.heldout), key=lambda one: one.content_hash), report
+
+
 def calibration_prompts(recipe: Recipe, target: Target) -> tuple[list[Prompt], PromptReport]:
     """The first `calibrate.prompts` + `calibrate.heldout` prompts of the recipe's held-out pool, by content hash.
 
     The pool is `calibrate.sources`, or else what `prompts.heldout_fraction` holds out of `prompts.sources`. Prompts
     that another evaluation split holds are skipped. Raises SpotError where the pool is too small.
     """
-    own = recipe.calibrate.sources
-    pool = _with_pool(recipe, own) if own else recipe
-    prompts, report = load_prompts(pool, target)
-    usable = sorted((one for one in prompts if own or one.heldout), key=lambda one: one.content_hash)
+    usable, report = heldout_prompts(recipe, target)
     wanted = recipe.calibrate.prompts + recipe.calibrate.heldout
     if len(usable) < wanted:
         raise SpotError(

@@ -18,6 +18,7 @@ from spot_infer.errors import SpotError
 from spot_train import collect_cli, cost_cli
 from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
+from spot_train.check_cli import check
 from spot_train.compare_cli import compare
 from spot_train.output_lock import Interrupted
 from spot_train.recipe_cli import SetOption, recipe_app
@@ -39,10 +40,10 @@ app.add_typer(recipe_app, name="recipe")
 tasks_app = typer.Typer(help="Look at evaluation tasks.", no_args_is_help=True)
 app.add_typer(tasks_app, name="tasks")
 app.command()(collect_cli.collect)
-app.command("check-batch")(collect_cli.check_batch)
 app.command("check-drafted")(collect_cli.check_drafted)
 app.command()(bench)
 app.add_typer(calibrate_app, name="calibrate")
+app.command()(check)
 app.command("replay")(replay_command)
 app.command()(compare)
 app.command()(cost_cli.profile)

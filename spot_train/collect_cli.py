@@ -1,4 +1,4 @@
-"""`spot-train collect`, `check-drafted` and `check-batch`: parse, call, print."""
+"""`spot-train collect` and `check-drafted`: parse, call, print."""
 
 from __future__ import annotations
 
@@ -110,26 +110,6 @@ def check_drafted(
         return
     for line in _lines(result):
         typer.echo(line)
-
-
-def check_batch(
-    recipe: RecipeArgument,
-    prompts: Annotated[int, typer.Option(min=1, help="Prompts compared, from the first.")] = 32,
-    set_: SetOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Decode prompts in the recipe's batches and one by one, and report every difference. Writes nothing."""
-    from spot_train.batch_check import compare_batch
-    from spot_train.collect import decode_settings, load_recipe_target
-    from spot_train.leases import lease_requests
-    from spot_train.prompts import load_prompts
-    from spot_train.recipe import recipe_from_flags
-
-    values = recipe_from_flags(recipe, set_, {"prompts.limit": prompts})
-    target = load_recipe_target(values)
-    chosen, _ = load_prompts(values, target)
-    report = compare_batch(target, lease_requests(chosen, values.collect.seed), decode_settings(values))
-    typer.echo(json.dumps(report.to_dict()) if as_json else report.sentence())
 
 
 def _method(values: Recipe, target: Target, drafter: str | None, method: str | None, graph: str | None) -> Method:

@@ -13,6 +13,7 @@ import numpy as np
 
 from spot_infer.blocks import Step
 from spot_infer.decode import decode
+from spot_infer.graph import Drafter
 from spot_infer.noise import prompt_hash
 from spot_infer.requests import DecodeSettings, Request, Result, Round
 from spot_infer.table import TOP_K, StaleTable
@@ -62,9 +63,11 @@ def record_trajectories(
             yield round_.request, trajectory, round_.result
 
 
-def decoded_trajectories(target: Target, requests: Sequence[Request], settings: DecodeSettings) -> list[Trajectory]:
-    """The draft-free trajectories of `requests`, in their order."""
-    rounds = decode(target, requests, settings, record=True)
+def decoded_trajectories(
+    target: Target, requests: Sequence[Request], settings: DecodeSettings, drafter: Drafter | None = None
+) -> list[Trajectory]:
+    """The trajectories of `requests`, in their order; draft-free without a drafter."""
+    rounds = decode(target, requests, settings, drafter, record=True)
     done = record_trajectories(requests, rounds, settings.max_new_tokens)
     return [trajectory for _, trajectory, _ in sorted(done, key=lambda one: one[0])]
 

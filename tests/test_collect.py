@@ -31,7 +31,6 @@ from spot_infer.errors import SpotError
 from spot_infer.noise import request_seed
 from spot_infer.requests import Request
 from spot_infer.targets import load_target
-from spot_train.batch_check import compare_batch
 from spot_train.collect import collect, decode_settings
 from spot_train.output_lock import Interrupted, output_lock
 from spot_train.shards import open_shards, read_trajectories, shard_name, verify_shards
@@ -283,35 +282,3 @@ def test_a_disk_that_fills_up_loses_nothing(prompts: Path, whole: Path, small_di
     filler.unlink()
     expected = folder_bytes(whole)
     assert all(expected[name] == data for name, data in folder_bytes(out).items() if name != "manifest.json")
-
-
-def test_batches_change_nothing_in_float64(prompts: Path) -> None:
-    recipe = small_recipe(prompts, collect={"batch_size": 7}, sampling={"temperature": 0.7})
-    rows = [tuple(json.loads(line)["prompt"]) for line in prompts.read_text().splitlines()]
-    requests = [Request(ids, request_seed(0, ids)) for ids in rows]
-    report = compare_batch(fake_target(), requests, decode_settings(recipe))
-    assert (report.identical, report.flips, report.largest_shift, report.flip_rate) == (PROMPTS, (), 0.0, 0.0)
-    assert report.steps == sum(len(run) for run in _steps(requests, recipe))
-
-
-def test_a_batch_dependent_target_is_caught(prompts: Path) -> None:
-    class Wobbly(type(fake_target())):  # type: ignore[misc]
-        def forward(self, packed, cache):  # type: ignore[no-untyped-def]
-            hidden = super().forward(packed, cache)
-            return hidden + (packed.input_ids.shape[0] > 1) * hidden.new_tensor([1.0, 0.0, 0.0])
-
-    ids = tuple(range(2, 7))
-    requests = [Request(ids, 1), Request(ids[1:], 2)]
-    target = Wobbly(seed=3, block_length=8, vocab_size=40, stop_rate=0.01)
-    report = compare_batch(target, requests, decode_settings(small_recipe(prompts)))
-    assert report.identical < 2
-    assert report.flips[0][1].gap > 0
-    assert "flips" in report.sentence()
-    assert report.to_dict()["flips"][0]["prompt"] == report.flips[0][0]
-
-
-def _steps(requests: list[Request], recipe: object) -> list[list[object]]:
-    runs: list[list[object]] = [[] for _ in requests]
-    for round_ in decode(fake_target(), requests, decode_settings(recipe)):  # type: ignore[arg-type]
-        runs[round_.request] += round_.steps
-    return runs

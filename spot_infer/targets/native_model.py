@@ -5,13 +5,14 @@ Knows nothing about blocks, caches of prefixes or families.
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spot_infer.cache import KeyValueCache
-from spot_infer.targets.protocol import TargetSpec
+from spot_infer.targets.protocol import Target, TargetSpec
 
 
 class NativeModel:
@@ -19,6 +20,7 @@ class NativeModel:
 
     def __init__(self, model: Any, tokenizer: Any, spec: TargetSpec) -> None:
         self.model = model.eval()
+        self.head = model.get_output_embeddings()
         self.tokenizer = tokenizer
         self.spec = spec
 
@@ -27,7 +29,7 @@ class NativeModel:
         return self.model.get_input_embeddings().weight.device
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits = self.model.get_output_embeddings()(hidden)
+        logits = self.head(hidden.to(self.head.weight.dtype))
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def run(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: KeyValueCache | None) -> Tensor:
@@ -39,3 +41,13 @@ class NativeModel:
             cache=cache,
             use_cache=cache is not None,
         ).last_hidden_state
+
+
+def with_float32_head(target: Target) -> Target | None:
+    """The same target with its logits computed in float32 from a copy of the head, V * H * 4 bytes; None where they are
+    that fine already, or the target is no native model."""
+    if not isinstance(target, NativeModel) or target.head.weight.dtype not in (torch.bfloat16, torch.float16):
+        return None
+    finer: Any = copy.copy(target)
+    finer.head = copy.deepcopy(target.head).float()
+    return finer
