@@ -97,14 +97,18 @@ def forward_rows(
 def read_rows(
     target: Target,
     probes: Sequence[Probe],
-    company: Sequence[Sequence[Replica]],
+    replicas: Sequence[Sequence[Replica]],
     layout: Layout,
     pad_states: int = 0,
     edit: Edit = lambda packed: packed,
 ) -> list[Tensor]:
-    """Logits [m, V] at every probe's state, in one forward beside its `company`, from a cache made for it."""
-    replicas = [[Replica(probe.state), *own] for probe, own in zip(probes, company, strict=True)]
+    """`forward_rows` with a cache made for this forward: logits [m, V] of the one replica a row that is read."""
     return forward_rows(target, open_rows(target, probes), probes, replicas, layout, pad_states, edit)[1]
+
+
+def alone(probes: Sequence[Probe]) -> list[list[Replica]]:
+    """Every probe's state with nothing beside it."""
+    return [[Replica(probe.state)] for probe in probes]
 
 
 class Tokens:
@@ -124,13 +128,15 @@ class Tokens:
         """`state` with its masked slots filled."""
         return replace(state, tokens=self._filled(state, len(state.masked_slots)))
 
-    def siblings(self, state: BlockState, count: int) -> list[Replica]:
-        """States of the same block that are not read, with one masked slot filled, two, and so on."""
+    def among(self, state: BlockState, count: int) -> list[Replica]:
+        """`state` in the middle of `count` states of the same block that are not read, with one masked slot filled,
+        two, and so on."""
         most = max(len(state.masked_slots) - 1, 1)
-        return [
+        siblings = [
             Replica(replace(state, tokens=self._filled(state, 1 + number % most)), read=False)
             for number in range(count)
         ]
+        return [*siblings[: count // 2], Replica(state), *siblings[count // 2 :]]
 
     def _filled(self, state: BlockState, count: int) -> tuple[int, ...]:
         new = dict(zip(state.masked_slots, self.draw(count), strict=False))

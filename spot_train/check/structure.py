@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spot_infer.packing import Layout, Packed, Replica
 from spot_infer.targets.protocol import CanvasTarget, Target
-from spot_train.check.probes import Probe, Tokens, forward_rows, open_rows, read_rows
+from spot_train.check.probes import Probe, Tokens, alone, forward_rows, open_rows, read_rows
 from spot_train.check.rounding import rounding_of
 
 _LAYOUTS: tuple[Layout, ...] = ("batch", "concat")
@@ -68,7 +68,7 @@ def audit_structure(target: Target, probes: Sequence[Probe], budget: int) -> lis
         if not canvas:
             stored = max(_stored_block(target, probe) for probe in probes)
             close("next block", "behind a stored block as in one forward of all", stored)
-        batches = read_rows(target, probes, [()] * len(probes), "batch")
+        batches = read_rows(target, probes, alone(probes), "batch")
         close("batch invariance", f"in a batch of {len(probes)} as alone", _most(batches, solo))
         shapes = max(_shapes(target, probe, one, budget) for probe, one in zip(probes, solo, strict=True))
         close("shape invariance", "in either layout, padded or not, as alone", shapes)
@@ -82,21 +82,21 @@ def _most(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:
 
 
 def _solo(target: Target, probe: Probe) -> Tensor:
-    return read_rows(target, [probe], [()], "batch")[0]
+    return read_rows(target, [probe], alone([probe]), "batch")[0]
 
 
 def _another_row(target: Target, probes: Sequence[Probe]) -> float:
     """Change the prompts, states and replicas of all rows but one."""
     rows = list(probes) if len(probes) > 1 else [*probes, *probes]
-    company = [Tokens(target.spec, 0).siblings(probe.state, _SIBLINGS) for probe in rows]
-    before = read_rows(target, rows, company, "batch")
+    own = [Tokens(target.spec, 0).among(probe.state, _SIBLINGS) for probe in rows]
+    before = read_rows(target, rows, own, "batch")
     moved = []
     for kept, probe in enumerate(rows):
         tokens = Tokens(target.spec, 1 + kept)
         changed = [_other_row(tokens, one) for one in rows]
         changed[kept] = probe
-        others = [tokens.siblings(one.state, _SIBLINGS) for one in changed]
-        others[kept] = company[kept]
+        others = [tokens.among(one.state, _SIBLINGS) for one in changed]
+        others[kept] = own[kept]
         moved.append(_most([before[kept]], [read_rows(target, changed, others, "batch")[kept]]))
     return max(moved)
 
@@ -114,20 +114,21 @@ def _future_token(target: Target, probe: Probe) -> float:
     length = target.spec.block_length
     drawn = [Tokens(target.spec, seed) for seed in (0, 1)]
     encoded = [replace(probe, encoded=(*probe.prefix, *tokens.draw(length))) for tokens in drawn]
-    moved = [_most(*(read_rows(target, [one], [()], "batch") for one in encoded))] if probe.prefix else []
-    behind = [[Replica(tokens.finish(probe.state.following()), ancestor=0, read=False)] for tokens in drawn]
+    moved = [_most(*(read_rows(target, [one], alone([one]), "batch") for one in encoded))]
+    later = [Replica(tokens.finish(probe.state.following()), ancestor=0, read=False) for tokens in drawn]
+    behind = [[Replica(probe.state), one] for one in later]
     moved += [_most(*(read_rows(target, [probe], [one], layout) for one in behind)) for layout in _LAYOUTS]
     return max(moved)
 
 
 def _sibling(target: Target, probe: Probe) -> float:
-    company = [Tokens(target.spec, seed).siblings(probe.state, _SIBLINGS) for seed in (0, 1)]
-    return max(_most(*(read_rows(target, [probe], [one], layout) for one in company)) for layout in _LAYOUTS)
+    rows = [Tokens(target.spec, seed).among(probe.state, _SIBLINGS) for seed in (0, 1)]
+    return max(_most(*(read_rows(target, [probe], [row], layout) for row in rows)) for layout in _LAYOUTS)
 
 
 def _pad(target: Target, probe: Probe) -> float:
     """Change the replicas that only fill a forward up and, in a row shorter than another, the keys past its prefix."""
-    wide = [Tokens(target.spec, 0).siblings(probe.state, 1)]
+    wide = [Tokens(target.spec, 0).among(probe.state, 1)]
     moved = []
     for layout in _LAYOUTS:
         refills = [partial(_refill, target, seed) for seed in (0, 1)]
@@ -141,7 +142,7 @@ def _pad(target: Target, probe: Probe) -> float:
         probe, prefix=(*probe.prefix, *tail), state=replace(probe.state, start=probe.state.start + len(tail))
     )
     hidden = [replace(probe, encoded=(*probe.prefix, *Tokens(target.spec, seed).draw(length))) for seed in (0, 1)]
-    moved.append(_most(*(read_rows(target, [one, longer], [(), ()], "batch")[:1] for one in hidden)))
+    moved.append(_most(*(read_rows(target, [one, longer], alone([one, longer]), "batch")[:1] for one in hidden)))
     return max(moved)
 
 
@@ -157,17 +158,16 @@ def _refill(target: Target, seed: int, packed: Packed) -> Packed:
 
 def _cache_kept(target: Target, probe: Probe) -> float:
     cache = open_rows(target, [probe])
-    alone = [[Replica(probe.state)]]
-    _, before = forward_rows(target, cache, [probe], alone, "batch")
-    siblings = [[Replica(probe.state), *Tokens(target.spec, 0).siblings(probe.state, _SIBLINGS)]]
+    _, before = forward_rows(target, cache, [probe], alone([probe]), "batch")
+    row = Tokens(target.spec, 0).among(probe.state, _SIBLINGS)
     for layout in _LAYOUTS:
-        forward_rows(target, cache, [probe], siblings, layout)
-    return _most(before, forward_rows(target, cache, [probe], alone, "batch")[1])
+        forward_rows(target, cache, [probe], [row], layout)
+    return _most(before, forward_rows(target, cache, [probe], alone([probe]), "batch")[1])
 
 
 def _together(target: Target, probe: Probe, solo: Tensor, budget: int) -> float:
-    company = Tokens(target.spec, 0).siblings(probe.state, budget)
-    return max(_most(read_rows(target, [probe], [company], layout), [solo]) for layout in _LAYOUTS)
+    row = Tokens(target.spec, 0).among(probe.state, budget)
+    return max(_most(read_rows(target, [probe], [row], layout), [solo]) for layout in _LAYOUTS)
 
 
 def _stored_block(target: Target, probe: Probe) -> float:
@@ -180,8 +180,8 @@ def _stored_block(target: Target, probe: Probe) -> float:
     cache = open_rows(target, [probe])
     packed, _ = forward_rows(target, cache, [probe], [[Replica(finished, read=False)]], "batch")
     cache.promote(0, packed, 0)
-    _, stored = forward_rows(target, cache, [behind], [[Replica(behind.state)]], "batch")
-    encoded = read_rows(target, [behind], [()], "batch")
+    _, stored = forward_rows(target, cache, [behind], alone([behind]), "batch")
+    encoded = read_rows(target, [behind], alone([behind]), "batch")
     blocks = [
         replace(finished, start=start, tokens=whole[start : start + length]) for start in range(0, len(whole), length)
     ]
@@ -195,5 +195,5 @@ def _stored_block(target: Target, probe: Probe) -> float:
 
 
 def _shapes(target: Target, probe: Probe, solo: Tensor, budget: int) -> float:
-    read = [read_rows(target, [probe], [()], layout, pad) for layout in _LAYOUTS for pad in (0, 1 + budget)]
+    read = [read_rows(target, [probe], alone([probe]), layout, pad) for layout in _LAYOUTS for pad in (0, 1 + budget)]
     return max(_most(one, [solo]) for one in read)
