@@ -15,7 +15,7 @@ from spot_infer.packaged import packaged
 from spot_infer.prompts_io import read_prompts
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets import load_target
-from spot_infer.targets.protocol import CanvasTarget, Target
+from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling
 from spot_train.calibration import heldout_prompts
 from spot_train.collect import decode_settings, load_recipe_target
@@ -63,7 +63,7 @@ def load_subject(options: SubjectOptions) -> Subject:
             decode_settings(recipe),
             budget=recipe.decode.budget,
             layout=recipe.decode.layout,
-            boundary=recipe.decode.boundary,
+            boundary=recipe.decode.form().boundary,
             pad=recipe.decode.pad,
         )
     elif options.overrides:
@@ -71,8 +71,6 @@ def load_subject(options: SubjectOptions) -> Subject:
     else:
         target = load_target(resolve_path(options.target, Path.cwd()), **(options.loading or {}))
         settings = DecodeSettings(max_new_tokens=128, budget=8)
-    if isinstance(target, CanvasTarget):
-        settings = replace(settings, boundary="separate")
     given = {
         name: getattr(options, name)
         for name in ("budget", "batch_size", "max_new_tokens")
