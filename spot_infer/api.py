@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import get_args
+from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from spot_infer.allocate import MOST_STATES
 from spot_infer.bitwise import bitwise_settings
+from spot_infer.cost import CostCurve, load_curve
 from spot_infer.decode import decode
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
+from spot_infer.machine_curve import machine_curve
 from spot_infer.noise import request_seed
 from spot_infer.packing import Layout
 from spot_infer.presets import PresetName, find_preset
@@ -34,13 +38,14 @@ class GenerationConfig:
     all. seed: of the run; a request's own seed is derived from it, the prompt and the sample's number. n: samples a
     prompt. stop: strings that end a sample. ignore_stop: decode to the limit whatever the tokens. raw: string prompts
     skip the chat template. rule: the commit rule.
-    budget: most drafted states a round. floor: smallest mass worth verifying. pad: fill every forward up to 1 + budget
-    replicas a row. layout: how replicas are laid out. batch_size: samples decoded together. boundary: a finished block
-    is cached by a forward of its own (`separate`), or by the next block's first, and drafts run on into it (`fused`);
-    `auto` fuses wherever it is exact. preset: `paper` for separate boundaries and a tree in place of a merged graph,
-    `default` for neither. verifier: how drafts are accepted at temperature > 0; `greedy` and `rejection` change the
-    tokens, `greedy` their distribution too. bitwise: every forward has one shape, so that drafted and draft-free runs
-    of the same prompts agree to the bit; implies layout batch and boundary separate.
+    budget: most drafted states a round, or `auto`: as many as pay, which `cost_curve` says (a curve, its name or file;
+    None measures this machine once and keeps what it found). floor: smallest mass worth verifying. pad: fill every
+    forward up to 1 + budget replicas a row. layout: how replicas are laid out. batch_size: samples decoded together.
+    boundary: a finished block is cached by a forward of its own (`separate`), or by the next block's first, and drafts
+    run on into it (`fused`); `auto` fuses wherever it is exact. preset: `paper` for separate boundaries and a tree in
+    place of a merged graph, `default` for neither. verifier: how drafts are accepted at temperature > 0; `greedy` and
+    `rejection` change the tokens, `greedy` their distribution too. bitwise: every forward has one shape, so that
+    drafted and draft-free runs of the same prompts agree to the bit; implies layout batch and boundary separate.
     """
 
     max_new_tokens: int = 256
@@ -53,7 +58,8 @@ class GenerationConfig:
     ignore_stop: bool = False
     raw: bool = False
     rule: CommitRule = field(default_factory=CommitRule)
-    budget: int = 8
+    budget: int | Literal["auto"] = 8
+    cost_curve: CostCurve | str | Path | None = None
     floor: float = 0.0
     pad: bool = False
     layout: Layout = "auto"
@@ -74,11 +80,12 @@ class GenerationConfig:
             raise SpotError(f"layout is {self.layout!r}; use {', '.join(get_args(Layout))}")
         if not 0 <= self.floor < 1:
             raise SpotError(f"floor is {self.floor}; use a mass of at least 0 and below 1")
+        budget, curve = self._allocation(drafted)
         settings = DecodeSettings(
             max_new_tokens=self.max_new_tokens,
             rule=self.rule,
             sampling=Sampling(self.temperature, self.top_k, self.top_p),
-            budget=self.budget if drafted else 0,
+            budget=budget if drafted else 0,
             floor=self.floor,
             pad=self.pad,
             layout=self.layout,
@@ -87,11 +94,35 @@ class GenerationConfig:
             stop=stop,
             boundary=find_preset(self.preset).boundary_beside(self.boundary),
             verifier=self.verifier,
+            curve=curve,
         )
         if self.bitwise:
-            settings = bitwise_settings(settings, self.budget)
+            settings = bitwise_settings(settings, budget)
         check_settings(settings)
         return settings
+
+    def settings_on(self, target: Target, drafter: Drafter | None) -> DecodeSettings:
+        """The same on a target, whose cost is measured where budget is auto and no curve was given."""
+        settings = self.settings(drafter is not None)
+        if drafter is None or self.budget != "auto" or settings.curve is not None:
+            return settings
+        return replace(settings, curve=machine_curve(target, drafter, settings))
+
+    def _allocation(self, drafted: bool) -> tuple[int, CostCurve | None]:
+        """The most states a round, and the curve that says how many pay, if one was given."""
+        if self.budget != "auto":
+            if not isinstance(self.budget, int) or isinstance(self.budget, bool):
+                raise SpotError(f"budget is {self.budget!r}; use a number of drafted states, or auto")
+            if self.cost_curve is not None:
+                raise SpotError(
+                    f"cost_curve is given beside a budget of {self.budget}; set budget to auto, or leave it out"
+                )
+            return self.budget, None
+        if self.floor or self.pad or self.bitwise:
+            raise SpotError("budget auto drafts what pays, so it takes no floor, pad or bitwise; leave them out")
+        if self.cost_curve is None or isinstance(self.cost_curve, CostCurve) or not drafted:
+            return MOST_STATES, self.cost_curve if isinstance(self.cost_curve, CostCurve) and drafted else None
+        return MOST_STATES, load_curve(self.cost_curve)
 
 
 @dataclass(frozen=True)
@@ -128,8 +159,8 @@ def rounds(
         for ids in (encode_prompt(target, prompt, config.raw) for prompt in _as_prompts(prompts))
         for sample in range(config.n)
     ]
-    settings = config.settings(drafter is not None)
-    return decode(target, requests, settings, drafter and find_preset(config.preset).apply(drafter))
+    formed = drafter and find_preset(config.preset).apply(drafter)
+    return decode(target, requests, config.settings_on(target, formed), formed)
 
 
 def rule_mismatch(drafter: Drafter | None, rule: CommitRule) -> str | None:

@@ -72,7 +72,10 @@ def generate(
     selection: Annotated[str, _option(_RULE, "one, quota or threshold.")] = "one",
     quota: Annotated[int, _option(_RULE, "Slots a step, at least.")] = 1,
     threshold: Annotated[float, _option(_RULE, "Commit above this probability.")] = 0.9,
-    budget: Annotated[int, _option(_HOW, "Most drafted states a round.")] = 8,
+    budget: Annotated[str, _option(_HOW, "Most drafted states a round, or auto: as many as pay.")] = "8",
+    cost_curve: Annotated[
+        str | None, _option(_HOW, "For budget auto: file or named curve; default measures this machine once.")
+    ] = None,
     floor: Annotated[float, _option(_HOW, "Smallest mass worth verifying.")] = 0.0,
     pad: Annotated[bool, _option(_HOW, "Pad every forward to 1 + budget states.", "--pad")] = False,
     layout: Annotated[str, _option(_HOW, "auto, concat or batch.")] = "auto",
@@ -122,6 +125,7 @@ def _config(flags: Mapping[str, Any]) -> GenerationConfig:
     """The generation settings among the parsed flags, checked."""
     from dataclasses import fields
 
+    from spot_infer.allocate import budget_option
     from spot_infer.api import GenerationConfig
     from spot_infer.transition import CommitRule
 
@@ -132,6 +136,7 @@ def _config(flags: Mapping[str, Any]) -> GenerationConfig:
     rule = CommitRule(
         **{name: flags[name] for name in CommitRule().to_dict() if name != "resolution"}, resolution=resolution
     )
+    flags = {**flags, "budget": budget_option(flags["budget"])}
     plain = {f.name: flags[f.name] for f in fields(GenerationConfig) if f.name not in ("rule", "stop")}
     config = GenerationConfig(**plain, rule=rule, stop=tuple(flags["stop"] or ()))
     config.settings(drafted=True)

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import torch
 
+from spot_infer.allocate import Passed, propose_what_pays, settle
 from spot_infer.answers import read_answers, read_tables
 from spot_infer.bitwise import fixed_shape
 from spot_infer.drafters.order import OrderDrafter
@@ -162,13 +163,19 @@ def _propose(rows: list[Row], settings: DecodeSettings, drafter: Drafter | None)
             next_table=row.next_table,
         )
         for index, row in enumerate(rows)
-        if row.tables
+        if row.tables and not row.resting
     }
     contexts = {index: one for index, one in contexts.items() if one.completes or len(one.state.masked_slots) > 1}
     if not contexts:
         return graphs
     started = time.perf_counter()
-    proposed = drafter.propose(list(contexts.values()))
+    paces = {index: row.pace for index, row in enumerate(rows) if row.pace is not None}
+    if paces:
+        drafting = [paces[index] for index in contexts]
+        idle = {paces[index]: row.waiting_replicas for index, row in enumerate(rows) if index not in contexts}
+        proposed = propose_what_pays(drafter, drafting, list(contexts.values()), idle)
+    else:
+        proposed = drafter.propose(list(contexts.values()))
     share = (time.perf_counter() - started) / len(contexts)
     for index, graph in zip(contexts, proposed, strict=True):
         noise = rows[index].noise
@@ -279,6 +286,8 @@ def _advance(
         reads.append(passed if record else newest if drafts and result is None else [])
         if laid.next_block is not None and root.start == row.state.start and result is None:
             reads[-1].append(laid.next_block)
+    _settle(rows, graphs, forward.laid, rounds)
+    reads = [[] if row.resting and not record else read for row, read in zip(rows, reads, strict=True)]
     wanted = [
         (packed.row_states[index] + replica, laid.start(replica), rows[index].noise)
         for index, (laid, read) in enumerate(zip(forward.laid, reads, strict=True))
@@ -289,6 +298,20 @@ def _advance(
         _with_tables(row, round_, {replica: next(tables) for replica in read}, laid)
         for row, round_, read, laid in zip(rows, rounds, reads, forward.laid, strict=True)
     ]
+
+
+def _settle(rows: list[Row], graphs: list[DraftGraph | None], laid: list[RowReplicas], rounds: list[Round]) -> None:
+    """Where drafts have to pay, note what the forward took, and which rows are not worth drafting next."""
+    paces = [row.pace for row in rows if row.pace is not None]
+    if not paces:
+        return
+    passed = [
+        Passed(len(one.replicas), sum(map(len, round_.steps)), graph, max(len(round_.steps) - 1, 0))
+        for one, round_, graph in zip(laid, rounds, graphs, strict=True)
+    ]
+    settle(paces, passed)
+    for row, pace in zip(rows, paces, strict=True):
+        row.resting = not pace.drafts()
 
 
 def _promote(cache: PrefixCache, index: int, row: Row, packed: Packed, replicas: Sequence[int]) -> None:

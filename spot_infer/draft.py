@@ -3,7 +3,8 @@
 Level-batched best-first: every round of the loop scores all unexpanded kept states of all contexts in one call, adds
 their children and keeps the best `budget` states again, until none is unexpanded. As a tree this equals sequential
 best-first search, because a child's mass never exceeds its parent's. In a merged graph the mass of a state is the sum
-over its kept parents, so the kept set is chosen again from the root after every level.
+over its kept parents, so the kept set is chosen again from the root after every level. Where drafting has a price, a
+state is kept only if it can be worth a replica, and scored only if what lies below it can be worth the scoring.
 """
 
 from __future__ import annotations
@@ -86,16 +87,22 @@ class _Search:
             self.edges[self.root] = []
 
     def unexpanded(self) -> list[Key]:
-        """Kept states whose children are unknown and could still be kept."""
+        """Kept states whose children are unknown, could still be kept and could be worth their scoring.
+
+        A state's children weigh no more than the state, and theirs no more than they do, so what one level can't earn
+        further levels, each with its own cost, can't either.
+        """
         if self.root not in self.edges:
             return [self.root]
+        price = self.context.price
         full = len(self.kept) >= self.context.budget
         smallest = min(self.kept.values(), default=0.0) if full else -1.0
-        return [
-            key
+        found = {
+            key: mass
             for key, mass in self.kept.items()
-            if key not in self.edges and len(self.slots[key]) < self.deepest and mass > smallest
-        ]
+            if key not in self.edges and len(self.slots[key]) < self.deepest and mass > smallest and mass >= price.state
+        }
+        return list(found) if sum(found.values()) >= price.call + price.state * len(found) else []
 
     def expand(self, key: Key, scores: NDArray[np.float64]) -> None:
         weights = scores[self.option_index] * self.option_probability
@@ -144,7 +151,7 @@ class _Search:
             negative, _, key = heapq.heappop(heap)
             if key in kept or -negative != mass[key]:
                 continue
-            if mass[key] < self.context.floor:
+            if mass[key] < max(self.context.floor, self.context.price.floor(len(kept))):
                 break
             kept[key] = mass[key]
             spread(key, mass[key])

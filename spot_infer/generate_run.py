@@ -6,7 +6,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,16 @@ def load_run(
         _note("rejection sampling verifies chains, so the drafter drafts no branches")
     name = None if chosen is None else drafter or DRAFTER
     formed = None if chosen is None else find_preset(config.preset).apply(chosen)
-    return Run(loaded, formed, config, target or TARGET, name)
+    return Run(loaded, formed, _with_curve(config, loaded, formed), target or TARGET, name)
+
+
+def _with_curve(config: GenerationConfig, target: Target, drafter: Drafter | None) -> GenerationConfig:
+    """Where budget is auto, the configuration with the curve it works with, so that results are kept under it."""
+    curve = config.settings_on(target, drafter).curve
+    if curve is None:
+        return config
+    _note(f"budget auto on the cost curve {curve.name} ({curve.source})")
+    return replace(config, cost_curve=curve)
 
 
 def _note(text: str) -> None:

@@ -6,7 +6,7 @@ orders that reach one state are one node; in a tree (the paper's form) it is the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,14 +39,15 @@ class DraftGraph:
     """Drafted states in an order in which a parent always stands before its children; node 0 is the root.
 
     commits[i] is the set of commits between the root and node i, masses[i] the probability, as the drafter sees it,
-    that the target's trajectory passes through node i. `merged` says how nodes are keyed. proposals, for rejection
-    sampling only: the drafted link out of a node.
+    that the target's trajectory passes through node i, parents[i] the node it was first drafted from. `merged` says how
+    nodes are keyed. proposals, for rejection sampling only: the drafted link out of a node.
     """
 
     merged: bool = True
     keys: list[Key] = field(default_factory=list)
     commits: list[frozenset[Commit]] = field(default_factory=list)
     masses: list[float] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
     index: dict[Key, int] = field(default_factory=dict)
     calls: int = 0
     states_scored: int = 0
@@ -54,7 +55,7 @@ class DraftGraph:
 
     def __post_init__(self) -> None:
         if not self.keys:
-            self._append(frozenset() if self.merged else (), frozenset(), 1.0)
+            self._append(frozenset() if self.merged else (), frozenset(), 1.0, 0)
 
     def __len__(self) -> int:
         """Number of drafted states, the root excluded."""
@@ -69,18 +70,44 @@ class DraftGraph:
         key = self._extend(node, step)
         if key in self.index:
             return self.index[key]
-        return self._append(key, self.commits[node] | step, mass)
+        return self._append(key, self.commits[node] | step, mass, node)
+
+    def trimmed(self, kept: Collection[int]) -> DraftGraph:
+        """The graph of the nodes in `kept`, which hold every kept node's parent; the root always stays."""
+        graph = DraftGraph(merged=self.merged, calls=self.calls, states_scored=self.states_scored)
+        place = {0: 0}
+        for node in sorted(kept):
+            parent, key = self.parents[node], self.keys[node]
+            step = self.commits[node] - self.commits[parent] if isinstance(key, frozenset) else key[-1]
+            place[node] = graph.add(place[parent], step, self.masses[node])
+        return graph
 
     def _extend(self, node: int, step: Step) -> Key:
         key = self.keys[node]
         return key | step if isinstance(key, frozenset) else (*key, step)
 
-    def _append(self, key: Key, commits: frozenset[Commit], mass: float) -> int:
+    def _append(self, key: Key, commits: frozenset[Commit], mass: float, parent: int) -> int:
         self.index[key] = len(self.keys)
         self.keys.append(key)
         self.commits.append(commits)
         self.masses.append(mass)
+        self.parents.append(parent)
         return self.index[key]
+
+
+@dataclass(frozen=True)
+class Price:
+    """What drafting costs, in commits: what the time would commit otherwise. floors: the least mass that any n-th
+    drafted state must have to be worth a replica, never falling, the last for all beyond; state, call: of scoring a
+    state, and of one more network call."""
+
+    floors: tuple[float, ...] = (0.0,)
+    state: float = 0.0
+    call: float = 0.0
+
+    def floor(self, drafted: int) -> float:
+        """The least mass of a state that is drafted beside `drafted` others."""
+        return self.floors[min(drafted, len(self.floors) - 1)]
 
 
 @dataclass(frozen=True)
@@ -91,8 +118,9 @@ class DraftContext:
     budget, floor: most drafted states and smallest mass; temperature, noise: of the draws that the drafter can share
     with the target; 0 and None where there are none, at temperature 0 and under verifiers other than `coupled`.
     completes: a state that fills the block is worth drafting, since another block follows; its commits may be followed
-    by commits in that block. next_table: for a drafter with `looks_ahead`, the table of the next block, all masked,
-    behind the newest root that a forward has seen; None in the last block and in a round with none at hand.
+    by commits in that block. price: where time is known, what a drafted state has to earn. next_table: for a drafter
+    with `looks_ahead`, the table of the next block, all masked, behind the newest root that a forward has seen; None in
+    the last block and in a round with none at hand.
     """
 
     request: int
@@ -104,6 +132,7 @@ class DraftContext:
     noise: GumbelNoise | None = None
     completes: bool = False
     next_table: StaleTable | None = None
+    price: Price = Price()
 
     @property
     def room(self) -> int:

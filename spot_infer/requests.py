@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from spot_infer.blocks import BlockState, Step
+from spot_infer.cost import CostCurve
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftGraph
 from spot_infer.packing import Layout
@@ -31,9 +32,10 @@ class Request:
 @dataclass(frozen=True)
 class DecodeSettings:
     """How the loop runs. budget: most drafted states a round (0 is draft-free); floor: smallest mass worth verifying;
-    pad: fill every forward up to 1 + budget replicas a row; batch_size: rows decoded together; verifier: how drafts are
-    accepted; boundary: where a finished block is written to the cache, and whether drafters are asked to draft up to
-    it; sequences: of every forward in bitwise mode (`bitwise.bitwise_settings`), 0 outside it."""
+    pad: fill every forward up to 1 + budget replicas a row; batch_size: rows decoded together; verifier: how drafts
+    are accepted; boundary: where a finished block is written to the cache, and whether drafters are asked to draft up
+    to it; sequences: of every forward in bitwise mode (`bitwise.bitwise_settings`), 0 outside it; curve: what replicas
+    cost, where every round drafts only what pays (`allocate`), at most `budget` states a row."""
 
     max_new_tokens: int = 256
     rule: CommitRule = CommitRule()
@@ -48,6 +50,7 @@ class DecodeSettings:
     boundary: Boundary = "auto"
     verifier: Verifier = "coupled"
     sequences: int = 0
+    curve: CostCurve | None = None
 
     @property
     def verifier_in_force(self) -> Verifier:
@@ -64,6 +67,8 @@ def check_settings(settings: DecodeSettings) -> None:
             f"budget is {settings.budget} and batch_size is {settings.batch_size}; use a budget of at least 0 and a "
             "batch size of at least 1"
         )
+    if settings.curve is not None and (settings.pad or settings.floor):
+        raise SpotError("budget auto drafts what pays, so it takes neither floor nor pad; leave them out")
     if settings.verifier not in get_args(Verifier):
         raise SpotError(f"verifier is {settings.verifier!r}; use {', '.join(get_args(Verifier))}")
     if settings.verifier_in_force == "rejection" and settings.rule.selection != "one":
@@ -83,6 +88,8 @@ def _check_bitwise(settings: DecodeSettings) -> None:
             f"bitwise mode has {settings.sequences} sequences a forward, but batch_size is {settings.batch_size} and "
             f"budget {settings.budget}; lower one of them"
         )
+    if settings.curve is not None:
+        raise SpotError("bitwise is on, where every forward costs the same; use a budget that is a number")
     if settings.layout != "batch" or settings.boundary != "separate":
         raise SpotError(
             f"bitwise is on, but layout is {settings.layout} and boundary {settings.boundary}; use layout batch and "

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from spot_infer.allocate import Pace
 from spot_infer.blocks import BlockState, Step, finished_length, open_block
 from spot_infer.noise import GumbelNoise
 from spot_infer.requests import DecodeSettings, FinishReason, Request, Result, Stats
@@ -22,8 +23,9 @@ _RECENT_TABLES = 2
 @dataclass
 class Row:
     """`canvas` holds the prompt and every finished block, `end` is the first position that is never returned;
-    `tables` are of the active block, most recent first, `next_table` of the block after it. `writes`: finished blocks
-    go to the cache; under full attention the next block's opening encodes them anew."""
+    `tables` are of the active block, most recent first, `next_table` of the block after it. `writes`: finished
+    blocks go to the cache; under full attention the next block's opening encodes them anew; `pace`: what its rounds
+    took, where drafts have to pay, `resting`: where they do not seem to."""
 
     request: int
     prompt_length: int
@@ -38,6 +40,8 @@ class Row:
     final_tokens: int = 0
     stats: Stats = field(default_factory=Stats)
     writes: bool = True
+    pace: Pace | None = None
+    resting: bool = False
 
     @property
     def draft_end(self) -> int:
@@ -54,6 +58,11 @@ class Row:
         """Whether no block can follow the active one."""
         return self.state.start + len(self.state.tokens) >= self.end
 
+    @property
+    def waiting_replicas(self) -> int:
+        """Replicas that a forward takes for it where nothing is drafted."""
+        return 1 + len(self.unwritten)
+
     def generated(self) -> list[int]:
         """Generated ids so far, from the prompt's end to the end of the active block; masks where nothing is."""
         return (self.canvas[: self.state.start] + list(self.state.tokens))[self.prompt_length :]
@@ -66,7 +75,7 @@ class Row:
 
     def remember(self, tables: Sequence[StaleTable], next_table: StaleTable | None) -> None:
         """Keep the newest tables of the active block, `tables` oldest first, and that of the block after it."""
-        self.tables = [*reversed(tables), *self.tables][:_RECENT_TABLES]
+        self.tables = [] if self.resting else [*reversed(tables), *self.tables][:_RECENT_TABLES]
         self.next_table = next_table
 
     def apply(
@@ -134,4 +143,6 @@ def open_row(number: int, request: Request, spec: TargetSpec, settings: DecodeSe
     if settings.sampling.temperature > 0:
         noise = GumbelNoise(request.seed, spec.vocab_size, keep_rows=blocks * spec.block_length)
     end = len(canvas) + settings.max_new_tokens
-    return Row(number, len(canvas), end, canvas, state, noise, time.perf_counter(), writes=spec.cache == "exact")
+    pace = None if settings.curve is None else Pace(settings.curve)
+    writes = spec.cache == "exact"
+    return Row(number, len(canvas), end, canvas, state, noise, time.perf_counter(), writes=writes, pace=pace)

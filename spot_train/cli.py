@@ -16,6 +16,7 @@ import typer
 from spot_infer.command import run_command
 from spot_infer.errors import SpotError
 from spot_train import collect_cli, cost_cli
+from spot_train.allocation_cli import allocation
 from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
 from spot_train.check_cli import check
@@ -42,6 +43,7 @@ app.add_typer(tasks_app, name="tasks")
 app.command()(collect_cli.collect)
 app.command("check-drafted")(collect_cli.check_drafted)
 app.command()(bench)
+app.command()(allocation)
 app.add_typer(calibrate_app, name="calibrate")
 app.command()(check)
 app.command("replay")(replay_command)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from spot_infer.blocks import Step
+from spot_infer.cost import CostCurve
 from spot_infer.decode import decode
 from spot_infer.divergence import Divergence, first_divergence
 from spot_infer.drafters import OracleDrafter
@@ -29,7 +30,8 @@ Progress = Callable[[str, int], None]
 
 @dataclass(frozen=True)
 class Method:
-    """A drafter under a budget; `drafter` None is the draft-free control, whose blocks are written apart."""
+    """A drafter under a budget; `drafter` None is the draft-free control, whose blocks are written apart. curve: where
+    every round drafts only what pays on it, at most `budget` states."""
 
     name: str
     budget: int = 0
@@ -38,11 +40,17 @@ class Method:
     pad: bool = False
     verifier: Verifier = "coupled"
     boundary: Boundary = "auto"
+    curve: CostCurve | None = None
 
     @property
     def label(self) -> str:
         shown = self.name if self.verifier == "coupled" else f"{self.name} {self.verifier}"
-        return self.name if self.drafter is None else f"{shown} D{self.budget}"
+        return self.name if self.drafter is None else f"{shown} {self.budget_name}"
+
+    @property
+    def budget_name(self) -> str:
+        """`D8`, or `auto`."""
+        return f"D{self.budget}" if self.curve is None else "auto"
 
 
 @dataclass
@@ -129,6 +137,7 @@ def settings_of(method: Method, settings: DecodeSettings) -> DecodeSettings:
         pad=method.pad,
         verifier=method.verifier,
         boundary=method.boundary if method.drafter else "separate",
+        curve=method.curve if method.drafter else None,
     )
 
 
@@ -195,6 +204,7 @@ def summarise(
         "ignore_stop": settings.ignore_stop,
         "max_new_tokens": settings.max_new_tokens,
         "batch_size": settings.batch_size,
+        "curve": None if run.method.curve is None else run.method.curve.to_dict(),
         "floor": run.method.floor,
         "pad": run.method.pad,
         "verifier": run.method.verifier,

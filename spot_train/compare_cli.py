@@ -20,7 +20,11 @@ def compare(
     pool: Annotated[str | None, typer.Option(help="JSONL with prompt, family and scorer: --task tiny --path.")] = None,
     prompts: Annotated[int | None, typer.Option(min=1, help="Rows decoded; default all.")] = None,
     budget: Annotated[
-        list[int] | None, typer.Option("--budget", min=1, help="Repeatable; default the recipe's decode.budget.")
+        list[str] | None,
+        typer.Option("--budget", help="A number, or auto: as many as pay. Repeatable; default decode.budget."),
+    ] = None,
+    cost_curve: Annotated[
+        str | None, typer.Option(help="For budget auto: file or named curve; default measures this machine once.")
     ] = None,
     verifier: Annotated[
         str | None, typer.Option(help="coupled, uncoupled, greedy or rejection; default the recipe's decode.verifier.")
@@ -46,9 +50,12 @@ def compare(
 
     from rich.console import Console
 
+    from spot_infer.allocate import budget_option
     from spot_infer.atomic import check_place
     from spot_infer.bitwise import bitwise_settings
     from spot_infer.checkpoint import load_drafter
+    from spot_infer.cost import load_curve
+    from spot_infer.machine_curve import machine_curve
     from spot_train.calibrate_floor import floor_option
     from spot_train.collect import decode_settings, load_recipe_target
     from spot_train.recipe import load_recipe, parse_overrides, resolve_path
@@ -66,7 +73,10 @@ def compare(
     chosen = load_task(task, file and resolve_path(file, Path.cwd()), limit=prompts)
     settings, form = decode_settings(values), values.decode.form()
     target = load_recipe_target(values)
-    budgets = tuple(budget or [values.decode.budget])
+    named = [budget_option(one) for one in budget or [str(values.decode.budget)]]
+    budgets = tuple(one for one in named if one != "auto")
+    if any(one < 1 for one in budgets):
+        raise SpotError(f"budget is {min(budgets)}; use at least 1 (draft-free has its own row), or auto")
     settings = replace(
         settings,
         stop=settings.stop if settings.ignore_stop else (*settings.stop, *chosen.stop),
@@ -75,15 +85,19 @@ def compare(
         boundary=form.boundary,
         verifier=values.decode.verifier,
     )
+    model = form.apply(load_drafter(resolve_path(drafter, Path.cwd())).to(target.device))
+    curve = None
+    if "auto" in named:
+        curve = machine_curve(target, model, settings) if cost_curve is None else load_curve(cost_curve)
     plan = Comparison(
         task=chosen,
-        settings=bitwise_settings(settings, max(budgets)) if values.decode.bitwise else settings,
+        settings=bitwise_settings(settings, max(budgets, default=0)) if values.decode.bitwise else settings,
         budgets=budgets,
         seed=values.collect.seed,
         floor=values.decode.floor if floor is None else floor_option(floor, values, target),
         allow_code_execution=allow_code_execution,
+        curve=curve,
     )
-    model = form.apply(load_drafter(resolve_path(drafter, Path.cwd())))
     console = Console()
     rows = side_by_side(target, model, plan, console)
     if output is not None:

@@ -95,7 +95,9 @@ def simulate(
     data: Annotated[Path | None, typer.Option(help="Folder of shards whose trajectories are replayed.")] = None,
     drafter: DrafterPlace = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="Repeatable; default chain and spot.")] = None,
-    budget: Annotated[list[int] | None, typer.Option("--budget", min=1, help="Repeatable; default 8, 12, 20.")] = None,
+    budget: Annotated[
+        list[str] | None, typer.Option("--budget", help="A number, or auto. Repeatable; default 8, 12, 20.")
+    ] = None,
     floor: Annotated[list[float] | None, typer.Option("--floor", min=0, help="Repeatable; default 0.")] = None,
     pad: Annotated[bool, typer.Option("--pad", help="Every forward holds 1 + budget replicas a row.")] = False,
     preset: Annotated[str, typer.Option(help="default, or paper: separate boundaries and trees.")] = "default",
@@ -121,6 +123,7 @@ def simulate(
         raise SpotError("--check measures its own curve; leave --curve out")
     from rich.console import Console
 
+    from spot_infer.allocate import budget_option
     from spot_infer.atomic import check_place
     from spot_infer.presets import find_preset
 
@@ -129,7 +132,11 @@ def simulate(
     _set_threads(threads)
     methods = method or ([_UNTRAINED] if drafter is None else [_UNTRAINED, "spot"])
     form = find_preset(preset)
-    grid = {"budgets": budget or [8, 12, 20], "floors": floor or [0.0], "pad": pad, "boundary": form.boundary}
+    budgets = [budget_option(one) for one in budget or ("8", "12", "20")]
+    numbers = [one for one in budgets if one != "auto"]
+    if any(one < 1 for one in numbers) or (check is not None and len(numbers) < len(budgets)):
+        raise SpotError("budgets are numbers of at least 1, or auto, which --check does not measure")
+    grid = {"budgets": budgets, "floors": floor or [0.0], "pad": pad, "boundary": form.boundary}
     with Console(stderr=True).status("simulate") as status:
         if data is not None:
             rows = _predicted(curve, data, split, prompts, methods, drafter, form, grid)
@@ -149,6 +156,7 @@ def _predicted(
     form: Preset,
     grid: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
+    from spot_infer.allocate import MOST_STATES
     from spot_infer.cost import NAMED_CURVES, load_curve
     from spot_train.shards import open_shards
     from spot_train.simulate import prediction_row, replay_rounds
@@ -163,8 +171,14 @@ def _predicted(
     temperature = shards.sampling.temperature
     rows = []
     for name, one in _drafters(methods, drafter, form, shards.rule, trajectories).items():
+        for curve in loaded if "auto" in grid["budgets"] else ():
+            paid = replace(curve, drafter=_own(curve, name))
+            rounds = replay_rounds(
+                one, trajectories, MOST_STATES, 0.0, False, temperature, grid["boundary"], curve=paid
+            )
+            rows.append({**prediction_row(paid, rounds), "drafter": name, "budget": "auto", "floor": 0.0})
         for budget in grid["budgets"]:
-            for floor in grid["floors"]:
+            for floor in grid["floors"] if budget != "auto" else ():
                 rounds = replay_rounds(one, trajectories, budget, floor, grid["pad"], temperature, grid["boundary"])
                 rows += [
                     {

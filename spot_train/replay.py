@@ -10,11 +10,13 @@ refused. Knows nothing about training.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spot_infer.allocate import Pace, Passed, allocate, price, settle
 from spot_infer.blocks import BlockState, Step
+from spot_infer.cost import CostCurve
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
 from spot_infer.replicas import lay_out
@@ -71,7 +73,7 @@ class _Replay:
     """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits.
     `fused`: boundaries are; `sizes`: replicas of every forward so far."""
 
-    def __init__(self, request: int, trajectory: Trajectory, fused: bool) -> None:
+    def __init__(self, request: int, trajectory: Trajectory, fused: bool, curve: CostCurve | None = None) -> None:
         self.request = request
         self.trajectory = trajectory
         self.steps = [trajectory.step(index) for index in range(len(trajectory))]
@@ -80,6 +82,8 @@ class _Replay:
         self.step = 0
         self.state: BlockState | None = None
         self.fused = fused
+        self.pace = None if curve is None else Pace(curve)
+        self.resting = False
         self.sizes: list[int] = []
         names = ("rounds", "drafted_rounds", "accepted", "drafted", "calls", "scored")
         self.counts = dict.fromkeys(names, 0)
@@ -93,12 +97,21 @@ class _Replay:
             if self.state is None or self.state.start != start:
                 finished = self.trajectory.writes and self.state is not None
                 size += finished and self.fused
-                self.sizes += [1] * (finished and not self.fused)
-            elif len(self.state.masked_slots) > 1 or self._completes:
+                if finished and not self.fused:
+                    self._forwarded(Passed(1, 0))
+            elif not self.resting and (len(self.state.masked_slots) > 1 or self._completes):
                 return
-            self.sizes.append(size)
             self.counts["rounds"] += 1
-            self._commit(self.steps[self.step])
+            step = self.steps[self.step]
+            self._commit(step)
+            self._forwarded(Passed(size, len(step)))
+
+    def _forwarded(self, passed: Passed) -> None:
+        """Note a forward."""
+        self.sizes.append(passed.replicas)
+        if self.pace is not None:
+            settle([self.pace], [passed])
+            self.resting = not self.pace.drafts()
 
     @property
     def _end(self) -> int:
@@ -135,7 +148,7 @@ class _Replay:
 
     def advance(self, context: DraftContext, graph: DraftGraph) -> Drafted:
         """Accept what the recorded steps lead to, then the target's own commit; open what comes next."""
-        self.sizes.append(len(lay_out((), context.state, graph, self._end, ANY_TOKEN).replicas))
+        size = len(lay_out((), context.state, graph, self._end, ANY_TOKEN).replicas)
         self.counts["rounds"] += 1
         self.counts["drafted_rounds"] += len(graph) > 0
         self.counts["drafted"] += len(graph)
@@ -143,13 +156,15 @@ class _Replay:
         self.counts["scored"] += graph.states_scored
         node: int | None = 0
         nodes: list[int] = []
-        start = self.starts[self.step]
+        start, first = self.starts[self.step], self.step
         while node is not None and self.step < len(self.steps):
             nodes.append(node)
             step = self.steps[self.step]
             node = graph.child(node, step)
             self._commit(step)
         self.counts["accepted"] += len(nodes) - 1
+        commits = sum(map(len, self.steps[first : self.step]))
+        self._forwarded(Passed(size, commits, graph, len(nodes) - 1))
         block = (start - self.starts[0]) // self.block_length
         self._open()
         return Drafted(context, graph, tuple(nodes), step, block)
@@ -181,11 +196,13 @@ def replay(
     temperature: float = 0.0,
     batch_size: int = 64,
     boundary: Boundary = "auto",
+    curve: CostCurve | None = None,
     observe: Callable[[Drafted], None] = lambda drafted: None,
 ) -> list[ReplayResult]:
     """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices.
 
-    `observe` sees every drafted round. Raises SpotError for a drafter that looks ahead, and where boundaries are fused
+    `curve`: what replicas cost, where every round drafts only what pays, as one row alone does. `observe` sees every
+    drafted round. Raises SpotError for a drafter that looks ahead, and where boundaries are fused
     and a trajectory does not know its limit or its target caches no block.
     """
     if looks_ahead(drafter):
@@ -202,15 +219,25 @@ def replay(
                 results[one.request] = one.result()
         active = [one for one in active if not one.done]
         while len(active) < batch_size and (index := next(waiting, None)) is not None:
-            active.append(_Replay(index, trajectories[index], _fuses(trajectories[index], boundary)))
+            active.append(_Replay(index, trajectories[index], _fuses(trajectories[index], boundary), curve))
         drafting = [one for one in active if not one.done]
         if not active:
             break
         if drafting:
             contexts = [one.context(budget, floor, temperature) for one in drafting]
-            for one, context, graph in zip(drafting, contexts, drafter.propose(contexts), strict=True):
+            for one, context, graph in zip(drafting, contexts, _proposed(drafter, drafting, contexts), strict=True):
                 observe(one.advance(context, graph))
     return [result for result in results if result is not None]
+
+
+def _proposed(drafter: Drafter, drafting: Sequence[_Replay], contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+    """What is drafted: all that the drafter proposes or, where drafts have to pay, what each row alone would keep."""
+    paces = [one.pace for one in drafting if one.pace is not None]
+    if not paces:
+        return drafter.propose(contexts)
+    priced = [replace(context, price=price([pace], 1, 1)) for pace, context in zip(paces, contexts, strict=True)]
+    graphs = drafter.propose(priced)
+    return [allocate([pace], [context], [graph])[0] for pace, context, graph in zip(paces, priced, graphs, strict=True)]
 
 
 def _fuses(trajectory: Trajectory, boundary: Boundary) -> bool:

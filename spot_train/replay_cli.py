@@ -18,8 +18,10 @@ def replay_command(
         typer.Option("--method", help="Name, or name:option=value,…; default all that can be made. Repeatable."),
     ] = None,
     budget: Annotated[
-        list[int] | None, typer.Option("--budget", min=1, help="Most drafted states a round; default 8, 12, 20.")
+        list[str] | None,
+        typer.Option("--budget", help="Most drafted states a round, or auto. Repeatable; default 8, 12, 20."),
     ] = None,
+    cost_curve: Annotated[str | None, typer.Option(help="For budget auto: file of profile, or a named curve.")] = None,
     drafter: Annotated[str | None, typer.Option(help="Exported drafter for spot: folder, hub id or builtin:.")] = None,
     graph: Annotated[str | None, typer.Option(help="Calibrated graph for calibrated_graph: file or builtin:.")] = None,
     floor: Annotated[float, typer.Option(min=0, max=1, help="Smallest mass worth verifying.")] = 0.0,
@@ -35,8 +37,10 @@ def replay_command(
 
     from rich.console import Console
 
+    from spot_infer.allocate import budget_option
     from spot_infer.atomic import check_place
     from spot_infer.checkpoint import load_drafter
+    from spot_infer.cost import load_curve
     from spot_infer.presets import find_preset
     from spot_infer.requests import Boundary
     from spot_train.calibrate_graph import BUDGETS, load_graph
@@ -53,6 +57,11 @@ def replay_command(
         raise SpotError(f"--boundary is {boundary!r}; use {', '.join(get_args(Boundary))}")
     if output is not None:
         check_place(output)
+    named = [budget_option(one) for one in budget or map(str, BUDGETS)]
+    budgets = [one for one in named if one != "auto"]
+    if ("auto" in named) != (cost_curve is not None) or any(one < 1 for one in budgets):
+        raise SpotError("give --budget auto and --cost-curve together, and other budgets as numbers of at least 1")
+    curve = None if cost_curve is None else load_curve(cost_curve)
     shards = open_shards(data)
     recorded = shards.trajectories(None if split == "all" else split)  # type: ignore[arg-type]
     trajectories = [one for one in islice(recorded, limit) if len(one)]
@@ -66,12 +75,13 @@ def replay_command(
         shards,
         trajectories,
         chosen,
-        budget or BUDGETS,
+        budgets,
         sources,
         floor,
         boundary,  # type: ignore[arg-type]
         form,
         drafter,
+        curve,
     )
     if output is not None:
         append_rows(output, cells)

@@ -14,7 +14,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from spot_infer.allocate import MOST_STATES
 from spot_infer.api import rule_mismatch
+from spot_infer.cost import CostCurve
 from spot_infer.presets import PRESETS, Preset
 from spot_infer.requests import Boundary, DecodeSettings
 from spot_infer.targets.protocol import TargetSpec
@@ -47,6 +49,7 @@ def replay_cells(
     boundary: Boundary = "auto",
     preset: Preset = PRESETS["default"],
     drafter_name: str | None = None,
+    curve: CostCurve | None = None,
 ) -> list[Cell]:
     """One cell a method and budget (draft-free has one). The order model may come from any target of this block length;
     where it was trained under another rule, its cells' provenance holds a `warning`. Raises SpotError where a method
@@ -61,14 +64,25 @@ def replay_cells(
     stamp = provenance()
     cells = []
     for name, options, drafter in made:
-        for budget in (0,) if drafter is None else budgets:
+        asked: list[tuple[int, CostCurve | None]] = [(budget, None) for budget in budgets]
+        asked += [(MOST_STATES, curve)] if curve is not None else []
+        for budget, pays in [(0, None)] if drafter is None else asked:
             if drafter is None:
                 results = [draft_free(one) for one in trajectories]
             else:
-                results = replay(drafter, trajectories, budget, floor, shards.sampling.temperature, boundary=boundary)
+                results = replay(
+                    drafter,
+                    trajectories,
+                    budget,
+                    floor if pays is None else 0.0,
+                    shards.sampling.temperature,
+                    boundary=boundary,
+                    curve=pays,
+                )
             kept = dict(options)
             if drafter is not None:
-                kept |= {"floor": floor} if floor else {}
+                kept |= {"floor": floor} if floor and pays is None else {}
+                kept |= {"budget": "auto", "curve": pays.name} if pays is not None else {}
                 kept |= {"boundary": boundary} if boundary != "auto" else {}
             warning = rule_mismatch(drafter, shards.rule)
             own_stamp = stamp | {"warning": warning} if warning else stamp
@@ -83,11 +97,11 @@ def print_cells(console: Console, cells: Sequence[Cell], split: str) -> None:
     for title in ("method", "D", "NFE", "reduction", "accepted", "drafter calls", "states scored"):
         table.add_column(title, justify="left" if title == "method" else "right")
     for cell in cells:
-        options = ", ".join(f"{key} {value}" for key, value in cell.options.items())
+        options = ", ".join(f"{key} {value}" for key, value in cell.options.items() if key != "budget")
         figures = (f"{cell.nfe:.2f}", f"{cell.reduction:.2f}x", f"{cell.accepted:.2f}")
         work = (f"{cell.drafter_calls:.1f}", f"{cell.states_scored:.1f}") if cell.drafter_calls else ("-", "-")
         name = f"{cell.method} ({options})" if options else cell.method
-        table.add_row(name, str(cell.budget or "-"), *figures, *work)
+        table.add_row(name, str(cell.options.get("budget", cell.budget or "-")), *figures, *work)
     console.print(table)
     first = cells[0]
     stops = "stop tokens ignored" if first.ignore_stop else "stop tokens honoured"

@@ -16,8 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from spot_infer.allocate import MOST_STATES
 from spot_infer.api import rule_mismatch
 from spot_infer.atomic import write_file
+from spot_infer.cost import CostCurve
 from spot_infer.drafters import ChainDrafter, OrderDrafter
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
@@ -31,11 +33,14 @@ from spot_train.tasks import Task
 from spot_train.tasks.sandbox import guarantees
 
 DAGGER = "\u2020"
+CHAIN_BUDGET = 8
+"""The chain's, where no number is given."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to run: a task, the methods' budgets, and whether code answers may be run."""
+    """What to run: a task, the methods' budgets, and whether code answers may be run. curve: where there is one, the
+    drafter also runs with the budget that pays on it."""
 
     task: Task
     settings: DecodeSettings
@@ -43,6 +48,7 @@ class Comparison:
     seed: int = 0
     floor: float = 0.0
     allow_code_execution: bool = False
+    curve: CostCurve | None = None
 
 
 def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Console) -> list[dict[str, Any]]:
@@ -58,8 +64,10 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     shared: dict[str, Any] = {"boundary": plan.settings.boundary, "verifier": plan.settings.verifier}
     if plan.settings.verifier == "rejection" and isinstance(drafter, OrderDrafter):
         drafter = drafter.as_chain()
-    chain = Method("chain", plan.budgets[0], ChainDrafter(plan.settings.rule), **shared)
+    chain = Method("chain", (*plan.budgets, CHAIN_BUDGET)[0], ChainDrafter(plan.settings.rule), **shared)
     spot = [Method("spot", budget, drafter, plan.floor, **shared) for budget in plan.budgets]
+    if plan.curve is not None:
+        spot.append(Method("spot", MOST_STATES, drafter, curve=plan.curve, **shared))
     methods = [Method("draft-free"), chain, *spot]
     bar = Progress(
         TextColumn("decode"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), console=console
@@ -153,7 +161,7 @@ def render(rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         table.add_row(
             row["method"] + ("" if row["distribution_preserving"] else DAGGER),
-            str(row["budget"] or "-"),
+            str(row["budget"] or "-") if row.get("curve") is None else "auto",
             f"{row['nfe']:.1f}",
             f"{row['reduction']:.2f}x",
             f"{row['accepted']:.2f}",

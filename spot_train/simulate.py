@@ -65,10 +65,14 @@ def replay_rounds(
     pad: bool = False,
     temperature: float = 0.0,
     boundary: Boundary = "auto",
+    curve: CostCurve | None = None,
 ) -> Rounds:
-    """What decoding these trajectories with `drafter` does; at least one trajectory."""
+    """What decoding these trajectories with `drafter` does; at least one trajectory. `curve`: where every round drafts
+    only what pays on it."""
     proposed: list[Drafted] = []
-    results = replay(drafter, trajectories, budget, floor, temperature, boundary=boundary, observe=proposed.append)
+    results = replay(
+        drafter, trajectories, budget, floor, temperature, boundary=boundary, curve=curve, observe=proposed.append
+    )
     least = 1 + budget if pad else 1
     sizes = Counter(max(size, least) for result in results for size in result.sizes)
     length = trajectories[0].block_tokens.shape[-1]

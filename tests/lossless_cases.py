@@ -32,6 +32,7 @@ from transformers import (
 )
 
 from spot_infer.blocks import Step
+from spot_infer.cost import CostCurve, DrafterCost, load_curve
 from spot_infer.decode import decode
 from spot_infer.drafters import (
     CalibratedGraph,
@@ -70,6 +71,14 @@ SAMPLINGS = [
     Sampling(1.0, 0, 0.7),
     Sampling(1.5, 5, 0.9),
 ]
+CURVES = [
+    None,
+    None,
+    load_curve("paper-gsm8k"),
+    load_curve("cpu-core"),
+    CostCurve("dear", (1, 2, 8), (1.0, 1.0, 1.5), "c1", "", 0.05, 0.0, DrafterCost(0.3, 0.1, 0.02)),
+]
+"""None is a fixed budget."""
 DRAFTERS = [
     "order",
     "order tree",
@@ -224,6 +233,8 @@ def cases(draw: st.DrawFn, targets: st.SearchStrategy[tuple[Any, FullLogits]]) -
         boundary=draw(st.sampled_from(["separate", "fused", "auto"])),
         verifier=draw(st.sampled_from(["coupled", "coupled", "uncoupled"])),
     )
+    if (curve := draw(st.sampled_from(CURVES))) is not None:
+        settings = replace(settings, curve=curve, floor=0.0, pad=False)
     drafters = DRAFTERS
     if spec.cache != "exact":  # a finished block is encoded anew, so no draft goes past it
         settings = replace(settings, boundary=draw(st.sampled_from(["separate", "auto"])))

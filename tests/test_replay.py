@@ -14,10 +14,11 @@ from fake_dlm import FakeTarget
 from fake_trajectories import fake_trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossless_cases import tiny_full_attention
+from lossless_cases import CURVES, tiny_full_attention
 from odd_drafters import CrossingDrafter
 from small_target import save_small_target
 
+from spot_infer.cost import CostCurve
 from spot_infer.decode import decode
 from spot_infer.drafters import CalibratedGraph, ChainDrafter, OracleDrafter, OrderDrafter
 from spot_infer.errors import SpotError
@@ -88,6 +89,7 @@ def drafter_of(
     st.sampled_from([CommitRule(), CommitRule(resolution="bfloat16"), CommitRule(selection="quota", quota=2)]),
     st.sampled_from(["separate", "auto"]),
     st.sampled_from([3, 0, -1]),
+    st.sampled_from(CURVES),
 )
 def test_replay_equals_drafted_decoding(
     seed: int,
@@ -99,6 +101,7 @@ def test_replay_equals_drafted_decoding(
     rule: CommitRule,
     boundary: Any,
     beyond: int,
+    curve: CostCurve | None,
 ) -> None:
     target = FakeTarget(seed=seed, block_length=block_length, vocab_size=30)
     requests = [Request(tuple(2 + (seed + i * k) % 20 for k in range(1 + 5 * i)), seed=seed + i) for i in range(3)]
@@ -107,10 +110,11 @@ def test_replay_equals_drafted_decoding(
     recorded = sorted(record_trajectories(requests, rounds, free.max_new_tokens), key=lambda r: r[0])
     control = [trajectory for _, trajectory, _ in recorded]
     drafter = drafter_of(method, block_length, rule, control, temperature)
-    drafted = replace(free, budget=budget, floor=floor, boundary=boundary, batch_size=1, layout="concat")
+    floor = floor if curve is None else 0.0
+    drafted = replace(free, budget=budget, floor=floor, boundary=boundary, batch_size=1, layout="concat", curve=curve)
     rounds = decode(target, requests, drafted, drafter)
     results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
-    replayed = replay(drafter, control, budget, floor, temperature, 2, boundary)
+    replayed = replay(drafter, control, budget, floor, temperature, 2, boundary, curve)
     assert [counts(one.stats) for one in results] == [counts(one) for one in replayed]
     assert [result.stats.positions for result in results] == positions(replayed, block_length)
     assert [one.draft_free_nfe for one in replayed] == [result.stats.nfe for _, _, result in recorded]
