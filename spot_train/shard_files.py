@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import zarr
 from zarr.codecs import ZstdCodec
+from zarr.core.buffer import Buffer
+from zarr.storage import MemoryStore
 
 from spot_infer.atomic import BeforeRename, new_folder
 from spot_infer.errors import SpotError
@@ -145,6 +147,18 @@ def read_keys(path: Path, drawn: bool) -> list[StoredKey]:
         StoredKey(prompt.tobytes().hex() + f"-{seed}" * drawn, content.tobytes().hex(), mark)
         for prompt, seed, content, mark in zip(prompts, seeds.tolist(), contents, heldout.tolist(), strict=True)
     ]
+
+
+def read_array(path: Path, name: str) -> np.ndarray:
+    """One array of a shard, whole; nothing is verified."""
+    return _read_array(zarr.open_group(path, mode="r", zarr_format=3), name)
+
+
+def array_bytes(name: str, array: np.ndarray) -> int:
+    """Bytes that `array` would take in a shard, its metadata included."""
+    files: dict[str, Buffer] = {}
+    _write_array(zarr.open_group(MemoryStore(files), mode="w", zarr_format=3), name, array)
+    return sum(len(data) for file, data in files.items() if file.startswith(f"{name}/"))
 
 
 def attributes_digest(attributes: Mapping[str, Any]) -> str:

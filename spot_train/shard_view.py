@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -27,6 +27,26 @@ def print_description(console: Console, found: Mapping[str, Any]) -> None:
         table.add_row(name, array["dtype"] + width, row, f"{array['bytes'] / commits:.1f}")
     console.print(table)
     console.print("Checksums were not compared: spot-train shards verify does.", style="dim")
+
+
+def print_study(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print what `study` measured."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    titles = ["bytes", "all", "accuracy", "depth 0", *(f"NFE {budget}" for budget in rows[0]["nfe"])]
+    for title in ["probabilities as", *titles]:
+        table.add_column(title, justify="left" if title.startswith("prob") else "right", no_wrap=True)
+    for row in rows:
+        accuracy, size = row["accuracy"], row["bytes_a_commit"]
+        nfe = [f"{one['nfe']:.2f} {one['change']:+.2f}±{one['change_error']:.2f}" for one in row["nfe"].values()]
+        shares = [f"{accuracy['all']:.4f}", f"{accuracy['depth_0']:.4f}"]
+        table.add_row(row["encoding"], f"{size['probabilities']:.0f}", f"{size['all']:.0f}", *shares, *nfe)
+    console.print(table)
+    console.print(
+        f"{rows[0]['trajectories']} held-out trajectories, a drafter trained on the first encoding. Bytes a commit: of "
+        "the probabilities, and of all a shard holds. Beside NFE: its paired change a trajectory and the standard error.",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

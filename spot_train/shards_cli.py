@@ -82,3 +82,29 @@ def sample(
     for name, place, stored in chosen(shards, number):
         console.print(headline(name, place, stored), style="bold", highlight=False)
         console.print(drawn(stored.trajectory, shards.mask_id, text_of))
+
+
+@shards_app.command()
+def study(
+    path: SetArgument,
+    drafter: Annotated[
+        str, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin: path.", show_default=False)
+    ],
+    budget: Annotated[list[int], typer.Option("--budget", min=1, help="Most drafted states a round.")] = [8, 20],  # noqa: B006
+    limit: Annotated[int | None, typer.Option(min=2, help="Most held-out trajectories; default all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure what storing probabilities in fewer bits costs: bytes a commit, accuracy, replayed NFE."""
+    from rich.console import Console
+
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.probability_study import study as run
+    from spot_train.recipe import resolve_path
+    from spot_train.shard_view import print_study
+    from spot_train.shards import open_shards
+
+    rows = run(open_shards(path), load_drafter(resolve_path(drafter, Path.cwd())), budget, limit)
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    print_study(Console(), rows)
