@@ -83,11 +83,12 @@ def fit(
     from spot_train.facts import drafter_facts
     from spot_train.fit import fit as run
     from spot_train.provenance import append_provenance
+    from spot_train.step_windows import ShardWindows
 
     checkpoint = run(
         values.fit,
-        shards.trajectories("train"),
-        shards.trajectories("heldout"),
+        ShardWindows(shards, "train", values.fit.resident_shards),
+        ShardWindows(shards, "heldout", values.fit.resident_shards),
         out,
         rule=shards.rule,
         temperature=shards.sampling.temperature,

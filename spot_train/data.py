@@ -1,13 +1,12 @@
 """Examples -> batches of tensors. The order of training data is a pure function of (seed, step), so a resumed run sees
-what an uninterrupted one would have seen. Knows nothing about the network.
+what an uninterrupted one would have seen. Knows nothing about the network or Lightning: loading processes import this.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import lightning
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,8 +15,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from spot_infer.features import FeatureKind
 from spot_infer.transition import CommitRule
-from spot_train.examples import Steps, epoch_batches, make_examples, sample_depths
+from spot_train.examples import Steps, epoch_batches, make_examples, sample_depths, window_order
 from spot_train.recipe import FitSection
+from spot_train.step_windows import StepWindows
 
 CHECKED_DEPTHS = (0, 1, 2, 3, 5, 7, 11, 15)
 """Depths measured after every epoch; `evaluate` measures all."""
@@ -59,13 +59,17 @@ def make_batch(
 
 
 class TrainBatches(Dataset[Batch]):
-    """Batch number `step` of the whole training run, for any step."""
+    """Batch number `step` of the whole training run, for any step. An epoch goes through the windows one by one, in an
+    order of its own; states mix inside a window."""
 
-    def __init__(self, steps: Steps, section: FitSection, rule: CommitRule, rank: int = 0, ranks: int = 1) -> None:
-        self.steps, self.section, self.rule = steps, section, rule
+    def __init__(
+        self, windows: StepWindows, section: FitSection, rule: CommitRule, rank: int = 0, ranks: int = 1
+    ) -> None:
+        self.windows, self.section, self.rule = windows, section, rule
         self.rank, self.ranks = rank, ranks
-        self.per_epoch = -(-len(steps.usable) // section.batch_size)
-        self._epoch = -1
+        self.sizes = np.array([-(-usable // section.batch_size) for usable in windows.facts.usable], dtype=np.int64)
+        self.per_epoch = int(self.sizes.sum())
+        self._planned = (-1, -1)
         self._batches: list[NDArray[np.int64]] = []
         self._depths: NDArray[np.int64] = np.empty((0, 0), dtype=np.int64)
 
@@ -74,17 +78,30 @@ class TrainBatches(Dataset[Batch]):
         return self.per_epoch
 
     def __getitem__(self, step: int) -> Batch:
-        epoch, index = divmod(step, self.per_epoch)
+        epoch, window, place = self._place(step)
         section = self.section
-        if epoch != self._epoch:
-            self._batches = epoch_batches(self.steps, section.batch_size, section.seed, epoch)
-            self._depths = sample_depths(
-                self.steps.deepest, section.d_max, section.depths_per_state, section.seed, epoch
-            )
-            self._epoch = epoch
-        batch = self._batches[index]
+        steps = self.windows.steps(window)
+        if (epoch, window) != self._planned:
+            draw = epoch + (window << 34)
+            self._batches = epoch_batches(steps, section.batch_size, section.seed, draw)
+            self._depths = sample_depths(steps.deepest, section.d_max, section.depths_per_state, section.seed, draw)
+            self._planned = (epoch, window)
+        batch = self._batches[place]
         states = batch[self.rank :: self.ranks] if len(batch) >= self.ranks else batch
-        return make_batch(self.steps, states, self._depths[states], section.features, self.rule)
+        return make_batch(steps, states, self._depths[states], section.features, self.rule)
+
+    def window(self, step: int) -> int:
+        """The window that batch `step` is taken from."""
+        return self._place(step)[1]
+
+    def _place(self, step: int) -> tuple[int, int, int]:
+        """Epoch, window, and which of the window's batches."""
+        epoch, place = divmod(step, self.per_epoch)
+        order = window_order(len(self.sizes), self.section.seed, epoch)
+        ends = np.cumsum(self.sizes[order])
+        turn = int(np.searchsorted(ends, place, side="right"))
+        window = int(order[turn])
+        return epoch, window, place - int(ends[turn] - self.sizes[window])
 
 
 class CheckBatches(Dataset[Batch]):
@@ -117,6 +134,16 @@ class CheckBatches(Dataset[Batch]):
         return make_batch(self.steps, states, depths, self.kind, self.rule)
 
 
+def loader(batches: Dataset[Batch], sampler: Sampler[int], num_workers: int) -> DataLoader[Batch]:
+    """Batches in the sampler's order, made by `num_workers` processes that live as long as the loader.
+
+    They are spawned, not forked: a fork inherits the locks, but not the threads, of the stores that were opened before
+    it, and waits for ever.
+    """
+    spawned: dict[str, Any] = {"multiprocessing_context": "spawn", "persistent_workers": True} if num_workers else {}
+    return DataLoader(batches, batch_size=None, sampler=sampler, num_workers=num_workers, **spawned)
+
+
 class EpochSteps(Sampler[int]):
     """Step numbers from where training stands to the end of its epoch; `current` names the step training stands at."""
 
@@ -130,23 +157,3 @@ class EpochSteps(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         step = self.current()
         return iter(range(step, (step // self.per_epoch + 1) * self.per_epoch))
-
-
-class OrderDataModule(lightning.LightningDataModule):
-    """Training batches by step number and held-out batches at fixed depths."""
-
-    def __init__(self, train: Steps, heldout: Steps, section: FitSection, rule: CommitRule) -> None:
-        super().__init__()
-        self.train, self.heldout, self.section, self.rule = train, heldout, section, rule
-
-    def train_dataloader(self) -> DataLoader[Batch]:
-        trainer = self.trainer
-        assert trainer is not None
-        batches = TrainBatches(self.train, self.section, self.rule, trainer.global_rank, trainer.world_size)
-        sampler = EpochSteps(len(batches), lambda: trainer.global_step)
-        return DataLoader(batches, batch_size=None, sampler=sampler, num_workers=self.section.num_workers)
-
-    def val_dataloader(self) -> DataLoader[Batch]:
-        depths = [depth for depth in CHECKED_DEPTHS if depth <= self.section.d_max]
-        batches = CheckBatches(self.heldout, self.section.features, self.rule, depths, CHECKED_STATES)
-        return DataLoader(batches, batch_size=None, shuffle=False)

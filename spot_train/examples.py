@@ -144,6 +144,11 @@ def epoch_batches(steps: Steps, batch_size: int, seed: int, epoch: int, pool: in
     return [batches[index] for index in generator.permutation(len(batches))]
 
 
+def window_order(windows: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """The order in which an epoch goes through its windows. A pure function of (seed, epoch)."""
+    return np.random.Generator(np.random.Philox(key=[seed, (1 << 33) + epoch])).permutation(windows)
+
+
 @dataclass(frozen=True)
 class Examples:
     """Q examples over S tables padded to the widest, m slots.

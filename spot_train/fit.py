@@ -6,7 +6,6 @@ not. Knows nothing about shards: it takes trajectories.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import warnings
@@ -27,8 +26,8 @@ from spot_infer.atomic import write_json
 from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModelConfig
 from spot_infer.transition import CommitRule
-from spot_train.data import OrderDataModule, TrainBatches
-from spot_train.examples import Steps, lay_out
+from spot_train.data import CHECKED_STATES, TrainBatches
+from spot_train.data_module import OrderDataModule
 from spot_train.fit_record import (
     BEST_FILE,
     LAST_FILE,
@@ -42,6 +41,7 @@ from spot_train.fit_record import (
 from spot_train.module import OrderModule
 from spot_train.output_lock import deferred_signals
 from spot_train.recipe import FitSection
+from spot_train.step_windows import InMemory, ShardWindows, StepWindows, WindowFacts, spread_states
 from spot_train.trajectory import Trajectory
 
 RUN_FILE = "run.json"
@@ -52,8 +52,8 @@ _MAY_CHANGE = ("max_steps", "devices", "strategy", "num_workers")
 
 def fit(
     section: FitSection,
-    train: Iterable[Trajectory],
-    heldout: Iterable[Trajectory],
+    train: Iterable[Trajectory] | StepWindows,
+    heldout: Iterable[Trajectory] | StepWindows,
     out: str | Path,
     *,
     rule: CommitRule | None = None,
@@ -63,6 +63,8 @@ def fit(
 ) -> Path:
     """Train and return the best checkpoint, in `out`; metrics.csv lies beside it.
 
+    Trajectories are laid out in memory; `ShardWindows` of a set are read a few shards at a time.
+
     An `out` that holds an unfinished run of the same settings and data is resumed, a finished one is returned at once,
     and one of other settings is refused. `rule` and `temperature` are those of the trajectories; `facts` (JSON values:
     what the drafter is trained for and on) travel in the checkpoint to `export`. Raises SpotError for unusable data,
@@ -70,37 +72,38 @@ def fit(
     """
     folder = Path(out)
     commit_rule = rule or CommitRule()
-    replayed: list[Trajectory] = []
-    train_steps = lay_out(train)
-    heldout_steps = lay_out(_keep_first(heldout, section.replay_trajectories, replayed))
-    _check(train_steps, heldout_steps)
+    train, heldout = (_windows(one, section.replay_trajectories) for one in (train, heldout))
+    known = {"training": train.facts, "held-out": heldout.facts}
+    _check(known)
     model = OrderModelConfig(
-        block_length=train_steps.block_length,
+        block_length=train.facts.block_length,
         features=section.features,
         d_max=section.d_max,
         residual=section.residual,
         rule=commit_rule,
     )
-    data = {"train": _digest(train_steps), "heldout": _digest(heldout_steps)}
+    data = {"train": train.facts.digest, "heldout": heldout.facts.digest}
     _claim(folder, section, {"model": model.to_dict(), "data": data})
     if (done := _done(folder, section.max_steps)) is not None:
         return done
-    per_epoch = len(TrainBatches(train_steps, section, commit_rule))
+    batches = TrainBatches(train, section, commit_rule)
     counts = {
-        "train_trajectories": train_steps.trajectories,
-        "heldout_trajectories": heldout_steps.trajectories,
-        "train_steps": len(train_steps),
-        "heldout_steps": len(heldout_steps),
+        "train_trajectories": train.facts.trajectories,
+        "heldout_trajectories": heldout.facts.trajectories,
+        "train_steps": train.facts.steps,
+        "heldout_steps": heldout.facts.steps,
     }
     module = OrderModule(
         model.to_dict(),
         section.model_dump(),
-        section.epochs * per_epoch,
+        section.epochs * len(batches),
         {**(facts or {}), "data": {**(facts or {}).get("data", {}), **counts}},
     )
-    _standardise(module, TrainBatches(train_steps, section, commit_rule))
+    _standardise(module, batches)
+    replayed = heldout.first(section.replay_trajectories)
     record = FitRecord(folder, HeldoutReplay(replayed, commit_rule, temperature), section.max_steps)
-    return _train(section, module, OrderDataModule(train_steps, heldout_steps, section, commit_rule), record, progress)
+    checked = spread_states(heldout, CHECKED_STATES)
+    return _train(section, module, OrderDataModule(train, checked, section, commit_rule), record, progress)
 
 
 def _train(section: FitSection, module: OrderModule, data: OrderDataModule, record: FitRecord, progress: bool) -> Path:
@@ -123,12 +126,8 @@ def _train(section: FitSection, module: OrderModule, data: OrderDataModule, reco
     return best
 
 
-def _keep_first(trajectories: Iterable[Trajectory], count: int, kept: list[Trajectory]) -> Iterator[Trajectory]:
-    """The same trajectories; the first `count` with a step are also appended to `kept`."""
-    for one in trajectories:
-        if len(one) and len(kept) < count:
-            kept.append(one)
-        yield one
+def _windows(source: Iterable[Trajectory] | StepWindows, keep: int) -> StepWindows:
+    return source if isinstance(source, InMemory | ShardWindows) else InMemory.of(source, keep)  # type: ignore[arg-type]
 
 
 def _standardise(module: OrderModule, batches: TrainBatches) -> None:
@@ -220,26 +219,19 @@ def _state(checkpoint: Path) -> dict[str, Any]:
         raise SpotError(f"{checkpoint} is damaged ({type(error).__name__}); delete it to start over") from None
 
 
-def _check(train: Steps, heldout: Steps) -> None:
-    if train.block_length != heldout.block_length:
+def _check(known: Mapping[str, WindowFacts]) -> None:
+    lengths = [facts.block_length for facts in known.values()]
+    if len(set(lengths)) > 1:
         raise SpotError(
-            f"training data has block length {train.block_length}, held-out data {heldout.block_length}; "
+            f"training data has block length {lengths[0]}, held-out data {lengths[1]}; "
             "collect both from one target and block length"
         )
-    for name, steps in (("training", train), ("held-out", heldout)):
-        if not len(steps.usable):
+    for name, facts in known.items():
+        if not sum(facts.usable):
             raise SpotError(
                 f"the {name} trajectories hold no block with two steps of one commit each; collect more prompts, "
                 "under a rule that commits one slot a step"
             )
-
-
-def _digest(steps: Steps) -> str:
-    """sha256 of everything that training reads."""
-    digest = hashlib.sha256()
-    for array in (steps.start, steps.top_logprob, steps.log_odds, steps.slot, steps.committed, steps.deepest):
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 def _tensorboard(out: Path) -> Logger | bool:

@@ -246,6 +246,9 @@ class FitSection(Section):
     precision: str = Field(default="32-true", description="Lightning's precision, such as 32-true or bf16-mixed.")
     strategy: str = Field(default="auto", description="Lightning's strategy, such as auto or ddp.")
     num_workers: NonNegative = Field(default=0, description="Processes that load data beside the main one.")
+    resident_shards: Positive = Field(
+        default=64, description="Shards whose tables are in memory at once, at most, in each process that loads data."
+    )
 
 
 class DecodeSection(Section):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
-from zarr.codecs import ZstdCodec
+from zarr.codecs import BloscCodec
 from zarr.core.buffer import Buffer
 from zarr.storage import MemoryStore
 
@@ -27,7 +27,7 @@ FORMAT = "spot-shard"
 FORMAT_VERSION = 1
 FINISH_REASONS = ("stop", "length")
 CHUNK_ROWS = 4096
-_ZSTD_LEVEL = 3
+_ZSTD_LEVEL = 5
 _SLOT_ARRAYS = ("slot", "top_logprob", "top_token", "log_odds")
 _DRAWN_ARRAYS = ("drawn_token", "drawn_logprob")
 
@@ -188,7 +188,7 @@ def _write_array(group: zarr.Group, name: str, array: np.ndarray) -> None:
         dtype=array.dtype,
         chunks=(chunk, *rest),
         shards=(shard, *rest),
-        compressors=[ZstdCodec(level=_ZSTD_LEVEL)],
+        compressors=[BloscCodec(cname="zstd", clevel=_ZSTD_LEVEL, shuffle="shuffle")],
         config={"write_empty_chunks": True},
     )
     if len(array):

@@ -42,8 +42,8 @@ def print_study(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_row(row["encoding"], f"{size['probabilities']:.0f}", f"{size['all']:.0f}", *shares, *nfe)
     console.print(table)
     console.print(
-        f"{rows[0]['trajectories']} held-out trajectories, a drafter trained on the first encoding. Bytes a commit: of "
-        "the probabilities, and of all a shard holds. Beside NFE: its paired change a trajectory and the standard error.",
+        f"{rows[0]['trajectories']} held-out trajectories, a drafter trained on the first encoding. Bytes a commit: "
+        "of the probabilities, and of all a shard holds. Beside NFE: its paired change a trajectory, standard error.",
         soft_wrap=True,
         highlight=False,
     )

@@ -7,7 +7,7 @@ trajectory, so damage is named and never read as zeros. Knows nothing about deco
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -92,12 +92,13 @@ class ShardSet:
         """A total over the finished shards."""
         return sum(shard["counts"][what] for shard in self.manifest["shards"].values())
 
-    def trajectories(self, split: Split | None = None) -> Iterator[Trajectory]:
-        """Trajectories in shard order: all, those to train on, or those held out by their prompt's content hash."""
+    def trajectories(self, split: Split | None = None, names: Sequence[str] | None = None) -> Iterator[Trajectory]:
+        """Trajectories in shard order: all, those to train on, or those held out by their prompt's content hash; of all
+        shards or those called `names`. One shard at a time is in memory, and none that a trajectory was taken from."""
         heldout = None if split is None else split == "heldout"
         writes = self.attributes["target"].get("cache", "exact") == "exact"
         limit = self.attributes.get("decoding", {}).get("max_new_tokens")
-        for name in self.names:
+        for name in self.names if names is None else names:
             for stored in read_shard(self.path / name, heldout):
                 yield replace(stored.trajectory, writes=writes, max_new_tokens=limit)
 

@@ -21,6 +21,7 @@ from spot_train.data import CheckBatches, EpochSteps, TrainBatches, make_batch
 from spot_train.examples import epoch_batches, lay_out, make_examples, sample_depths
 from spot_train.metrics import OrderMetrics, untrained_orders
 from spot_train.recipe import FitSection
+from spot_train.step_windows import InMemory
 from spot_train.trajectory import Trajectory
 
 L = 8
@@ -131,21 +132,21 @@ def test_an_epoch_visits_every_usable_state_once(batch_size: int) -> None:
 def test_a_batch_depends_on_seed_and_step_alone() -> None:
     steps = lay_out(fake_trajectories(count=6, block_length=L))
     section = FitSection(batch_size=9, d_max=3)
-    in_order = TrainBatches(steps, section, RULE)
+    in_order = TrainBatches(InMemory(steps), section, RULE)
     wanted = 2 * len(in_order) + 1
     for step in range(wanted):
         in_order[step]
-    for left, right in zip(in_order[wanted], TrainBatches(steps, section, RULE)[wanted], strict=True):
+    for left, right in zip(in_order[wanted], TrainBatches(InMemory(steps), section, RULE)[wanted], strict=True):
         assert torch.equal(left, right)
-    other = TrainBatches(steps, FitSection(batch_size=9, d_max=3, seed=1), RULE)[wanted]
+    other = TrainBatches(InMemory(steps), FitSection(batch_size=9, d_max=3, seed=1), RULE)[wanted]
     assert not torch.equal(in_order[wanted].label, other.label) or not torch.equal(in_order[wanted].depth, other.depth)
 
 
 def test_ranks_share_a_batch_without_overlap() -> None:
     steps = lay_out(fake_trajectories(count=6, block_length=L))
     section = FitSection(batch_size=9, d_max=3)
-    whole = TrainBatches(steps, section, RULE)[0]
-    parts = [TrainBatches(steps, section, RULE, rank, 2)[0] for rank in range(2)]
+    whole = TrainBatches(InMemory(steps), section, RULE)[0]
+    parts = [TrainBatches(InMemory(steps), section, RULE, rank, 2)[0] for rank in range(2)]
     assert sum(len(part.label) for part in parts) == len(whole.label)
 
 
