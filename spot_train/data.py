@@ -138,7 +138,7 @@ def loader(batches: Dataset[Batch], sampler: Sampler[int], num_workers: int) -> 
     """Batches in the sampler's order, made by `num_workers` processes that live as long as the loader.
 
     They are spawned, not forked: a fork inherits the locks, but not the threads, of the stores that were opened before
-    it, and waits for ever.
+    it, and may wait for ever.
     """
     spawned: dict[str, Any] = {"multiprocessing_context": "spawn", "persistent_workers": True} if num_workers else {}
     return DataLoader(batches, batch_size=None, sampler=sampler, num_workers=num_workers, **spawned)

@@ -23,12 +23,13 @@ def describe(path: str | Path) -> dict[str, Any]:
     """Totals and attributes of the set at `path`, as JSON values. Compares no file with its checksum.
 
     `arrays` holds dtype, rows, columns and bytes of each stored array, all shards together; `bytes` counts every file
-    of the shards. Raises SpotError where there is no set or a shard's attributes are damaged.
+    of the shards; `methods` how many shards each method decoded. Raises SpotError where there is no set or a shard's attributes are damaged.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
     totals = dict.fromkeys(COUNTS, 0)
     array_bytes: Counter[str] = Counter()
+    methods: Counter[str] = Counter()
     size = nfe = 0
     for name in sorted(manifest["shards"]):
         attributes = read_attributes(folder / name)
@@ -38,6 +39,7 @@ def describe(path: str | Path) -> dict[str, Any]:
             array_bytes[file.split("/")[0]] += length
         size += sum(length for length, _ in attributes["files"].values()) + (folder / name / "zarr.json").stat().st_size
         nfe += attributes["lease"].get("nfe", 0)
+        methods[attributes["lease"].get("method", {}).get("name", "draft-free")] += 1
     return {
         "path": str(folder),
         "shards": len(manifest["shards"]),
@@ -45,6 +47,7 @@ def describe(path: str | Path) -> dict[str, Any]:
         **totals,
         "bytes": size,
         "nfe": nfe,
+        "methods": dict(methods),
         "arrays": {
             name: {"dtype": spec.dtype, "rows": spec.rows, "columns": spec.columns, "bytes": array_bytes[name]}
             for name, spec in SCHEMA.items()

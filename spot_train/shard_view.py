@@ -69,7 +69,9 @@ def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "block length", str(attributes["block_length"])
     yield "rule", _pairs(attributes["rule"])
     yield "sampling", _pairs(attributes["sampling"])
-    yield "decoding", f"{_pairs(attributes.get('decoding', {}))}; {found['nfe']:,} target forwards"
+    methods = ", ".join(f"{count:,} shards by {name}" for name, count in found["methods"].items())
+    yield "decoding", _pairs(attributes.get("decoding", {}))
+    yield "collected", f"{methods}; {found['nfe']:,} target forwards"
     yield from _prompts(found)
     for number, part in enumerate(attributes.get("merged", ()), 1):
         yield f"merged {number}", f"{part['trajectories']:,} trajectories of {_sources(part.get('prompts', {}))}"

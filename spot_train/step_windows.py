@@ -1,7 +1,7 @@
 """Steps to train on, in windows: all at once from memory, or a few shards of a set at a time.
 
-A window of shards is read where it is asked for, so a process that loads data opens its own files: stores that were
-opened before a fork hang in the child. Knows nothing about batches or the network.
+A window of shards is read where it is asked for, so a process that loads data opens its own files. Knows nothing about
+batches or the network.
 """
 
 from __future__ import annotations

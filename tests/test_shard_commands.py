@@ -55,6 +55,7 @@ def test_info_adds_up(halves: list[Path], capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     assert "3 of 3 shards, complete" in printed
     assert f"{found['bytes'] / found['commits']:,.0f} bytes a commit" in printed
+    assert "3 shards by draft-free" in printed
     assert "resolution float32" in printed and "top_logprob" in printed
 
 

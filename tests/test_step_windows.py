@@ -162,7 +162,6 @@ def test_a_split_without_trajectories_is_named(tmp_path: Path) -> None:
 
 
 def test_spawned_processes_open_their_own_files_in_time(shards: ShardSet) -> None:
-    """A forked one inherits the lock of a store's thread without the thread, and waits for ever."""
     child = Path(__file__).parent / "loading_child.py"
     command = [sys.executable, str(child), str(shards.path)]
     done = subprocess.run(command, check=True, timeout=TIME_LIMIT_S, stdout=subprocess.PIPE, text=True)
