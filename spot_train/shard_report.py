@@ -23,7 +23,8 @@ def describe(path: str | Path) -> dict[str, Any]:
     """Totals and attributes of the set at `path`, as JSON values. Compares no file with its checksum.
 
     `arrays` holds dtype, rows, columns and bytes of each stored array, all shards together; `bytes` counts every file
-    of the shards; `methods` how many shards each method decoded. Raises SpotError where there is no set or a shard's attributes are damaged.
+    of the shards; `methods` how many shards each method decoded. Raises SpotError where there is no set or a shard's
+    attributes are damaged.
     """
     folder = Path(path)
     manifest = read_manifest(folder)
