@@ -22,8 +22,8 @@ class Rounding:
 ROUNDING = {
     "float64": Rounding(1e-9, 1e-12),
     "float32": Rounding(2e-4, 5e-6),
-    "float16": Rounding(2e-2, 1e-2),
-    "bfloat16": Rounding(1e-1, 5e-2),
+    "float16": Rounding(1e-2, 3e-3),
+    "bfloat16": Rounding(5e-2, 2e-2),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from spot_infer.drafters import ChainDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
-from spot_infer.targets.native_model import with_float32_head
+from spot_infer.targets import with_float32_head
 from spot_infer.transition import CommitRule
 from spot_infer.verify import distribution_preserving
 from spot_train.check.decoding import (

@@ -24,7 +24,7 @@ from spot_train.recording import decoded_trajectories
 
 @dataclass(frozen=True)
 class Remedy:
-    """How runs agree under one remedy. setting: how a user switches it on; batches, drafted: flips by resolution, where
+    """How runs agree under one remedy. setting: its name in `docs/check.md`, which says how it is switched on; batches, drafted: flips by resolution, where
     the remedy bears on them; refused: why it does not apply here."""
 
     setting: str
@@ -55,11 +55,11 @@ def measure_remedies(
     found = [_remedy("as it is", plain)]
     layout = resolve_layout(plan.settings.layout, target.device)
     other = "concat" if layout == "batch" else "batch"
-    for setting, changes in (("decode.pad: true", {"pad": True}), (f"decode.layout: {other}", {"layout": other})):
+    for setting, changes in (("pad", {"pad": True}), (f"layout {other}", {"layout": other})):
         progress(setting)
         found.append(Remedy(setting, {}, _drafted(target, replace(plan, settings=replace(plan.settings, **changes)))))
     if (finer := float32_head(target)) is not None:
-        setting = "target.head: float32"
+        setting = "float32 head"
         found.append(_remedy(setting, {one: audit_decoding(finer, plan, one, progress) for one in RESOLUTIONS}))
     if not isinstance(target, CanvasTarget):
         found.append(_bitwise(target, plan, progress))
@@ -86,7 +86,7 @@ def _drafted(target: Target, plan: DecodingPlan) -> dict[str, Flips]:
 
 
 def _bitwise(target: Target, plan: DecodingPlan, progress: Progress) -> Remedy:
-    setting = "decode.bitwise: true"
+    setting = "bitwise"
     try:
         runs = {one: audit_bitwise(target, plan, one, progress).flips for one in RESOLUTIONS}
     except SpotError as error:
