@@ -24,8 +24,8 @@ from spot_train.recording import decoded_trajectories
 
 @dataclass(frozen=True)
 class Remedy:
-    """How runs agree under one remedy. setting: its name in `docs/check.md`, which says how it is switched on; batches, drafted: flips by resolution, where
-    the remedy bears on them; refused: why it does not apply here."""
+    """How runs agree under one remedy. setting: its name in `docs/check.md`, which says how it is switched on; batches,
+    drafted: flips by resolution, where the remedy bears on them; refused: why it does not apply here."""
 
     setting: str
     batches: dict[str, Flips]
