@@ -77,7 +77,10 @@ def check_drafted(
     set_: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Collect prompts draft-free and drafted in one process and report every difference and what both took."""
+    """Collect prompts draft-free and drafted in one process; report every difference and what both took.
+
+    Exit code 1 where tables moved by more than the tolerance, or anything differs in float64.
+    """
     if not (drafter or method or graph or bootstrap):
         raise SpotError("check-drafted has nothing to draft with; give --drafter, --method or --bootstrap")
     from tempfile import TemporaryDirectory
@@ -105,11 +108,10 @@ def check_drafted(
         schedule, _ = make_schedule(values, target, leases, folder, attributes, chosen, bootstrap)
         settings, seed = decode_settings(values), values.collect.seed
         result = drafted_check.check_drafted(target, leases, settings, seed, schedule, attributes, folder, done)
-    if as_json:
-        typer.echo(json.dumps(result.to_dict()))
-        return
-    for line in _lines(result):
+    for line in [json.dumps(result.to_dict())] if as_json else _lines(result):
         typer.echo(line)
+    if not result.sound:
+        raise typer.Exit(1)
 
 
 def _method(values: Recipe, target: Target, drafter: str | None, method: str | None, graph: str | None) -> Method:
@@ -147,9 +149,9 @@ def _lines(result: DraftedReport) -> list[str]:
     for title, spent in (("draft-free", result.draft_free), ("drafted", result.drafted)):
         one = spent.forwards
         lines.append(
-            f"{title:10} NFE {one.nfe:,}, {one.calls:,} forwards of {one.nfe / one.calls:.1f} rows, {one.positions:,} "
-            f"positions, {sum(spent.wall_s):.1f} s wall, {sum(spent.cpu_s):.1f} s CPU"
+            f"{title:10} NFE {one.nfe:,}, {one.calls:,} target forwards of {one.nfe / one.calls:.1f} rows, "
+            f"{one.positions:,} positions, {sum(spent.wall_s):.1f} s wall, {sum(spent.cpu_s):.1f} s CPU"
         )
-    lines.append(f"{result.reduction:.2f}x fewer target forwards; fits took {result.fit_s:.1f} s more")
+    lines.append(f"reduction {result.reduction:.2f}x; fits took {result.fit_s:.1f} s more")
     lines.append(f"recording and storing add {result.recording_share:+.1%} to drafted decoding without (CPU time)")
     return lines

@@ -9,6 +9,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from spot_train.collect import Plan, Summary, Tally
+from spot_train.leases import Forwards
 
 
 class CollectView:
@@ -59,8 +60,7 @@ class CollectView:
 
     def advanced(self, tally: Tally) -> None:
         rate = tally.commits / tally.seconds if tally.seconds else 0.0
-        nfe = f"NFE {tally.forwards.nfe:,} ({tally.forwards.reduction:.2f}x fewer)"
-        figures = f"trajectories · {rate:.0f} commits/s · {nfe} · {decimal(tally.bytes)}"
+        figures = f"trajectories · {rate:.0f} commits/s · {_nfe(tally.forwards)} · {decimal(tally.bytes)}"
         self._bar.update(self._task, completed=tally.trajectories, figures=figures)
 
     def finished(self, summary: Summary) -> None:
@@ -76,9 +76,15 @@ class CollectView:
         recorded = summary.recorded
         if recorded is not None and recorded.nfe:
             self.console.print(
-                f"target forwards (NFE) {recorded.nfe:,}, draft-free {recorded.draft_free_nfe:,}: "
-                f"{recorded.reduction:.2f}x fewer; {recorded.nfe / recorded.calls:.1f} rows a forward, "
+                f"{_nfe(recorded)}; {recorded.calls:,} target forwards of {recorded.nfe / recorded.calls:.1f} rows, "
                 f"{recorded.positions:,} positions",
                 highlight=False,
                 soft_wrap=True,
             )
+
+
+def _nfe(forwards: Forwards) -> str:
+    """NFE, beside draft-free decoding's where that differs."""
+    if forwards.nfe == forwards.draft_free_nfe:
+        return f"NFE {forwards.nfe:,}"
+    return f"NFE {forwards.nfe:,}, draft-free {forwards.draft_free_nfe:,} ({forwards.reduction:.2f}x)"

@@ -73,7 +73,8 @@ def merge(paths: Sequence[str | Path], out: str | Path, before_rename: BeforeRen
                 new = shard_name(len(written))
                 lease = {**source.manifest["shards"][name]["lease"], "index": len(written)}
                 if not all(marks):
-                    lease = {"index": len(written), "prompts": len(stored), "nfe": lease.get("nfe", 0)}
+                    kept_facts = {name: lease[name] for name in ("nfe", "method") if name in lease}
+                    lease = {"index": len(written), "prompts": len(stored), **kept_facts}
                 written[new] = write_shard(place / new, stored, {**common, "lease": lease})
         recipes = {MERGED: [dict(source.manifest["recipe"]) for source in sets]}
         write_manifest(place, common, recipes, _report(sets, written, dropped), len(written), written)
