@@ -1,7 +1,7 @@
 """Which method decodes which lease, and what a lease's shard records of it.
 
 Drafted decoding visits draft-free decoding's states, so any method records the same trajectories (up to rounding below
-float64). Knows nothing about decoding or files.
+float64). Knows nothing about files.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from spot_infer.decode import boundary_in_force
 from spot_infer.drafters import CalibratedGraphDrafter, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
+from spot_infer.requests import DecodeSettings
 from spot_infer.targets.protocol import TargetSpec
 from spot_train.compare import Method
 from spot_train.methods import DrafterSources, make_drafter, parse_method
@@ -64,7 +66,8 @@ def drafted_method(recipe: Recipe, spec: TargetSpec, name: str, drafter: Drafter
     if decode.budget == 0:
         raise SpotError("decode.budget is 0, which drafts nothing; give --budget or leave the drafter out")
     form = decode.form()
-    boundary = form.boundary if spec.cache == "exact" else "separate"
+    settings = DecodeSettings(budget=decode.budget, boundary=form.boundary if spec.cache == "exact" else "separate")
+    boundary = boundary_in_force(spec, settings, drafter)
     return Method(name, decode.budget, form.apply(drafter), decode.floor, decode.pad, boundary=boundary)
 
 

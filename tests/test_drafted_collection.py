@@ -245,6 +245,7 @@ def test_the_recipe_says_how_drafters_run(prompts: Path) -> None:
     method = collection_method(recipe, target.spec, "chain:depth=3", sources)
     assert (method.name, method.budget, method.floor, method.pad) == ("chain:depth=3", 5, 0.1, True)
     assert (method.boundary, method.verifier) == ("fused", "coupled")
+    assert collection_method(small_recipe(prompts), target.spec, "chain", sources).boundary == "fused"
     full_attention = replace(target.spec, cache="prefix")
     assert collection_method(recipe, full_attention, "chain", sources).boundary == "separate"
     with pytest.raises(SpotError, match=r"decode\.budget is 0"):
