@@ -113,13 +113,12 @@ class Bootstrap:
                 yield stored.trajectory
 
     def _section(self, states: int) -> FitSection:
-        """The recipe's `fit`, for so many steps on one device and with nothing measured on the way."""
+        """The recipe's `fit`, for at most so many steps, on one device and with nothing replayed on the way."""
         section, steps = self.recipe.fit, self.recipe.bootstrap.steps
         chosen = {
             "max_steps": steps,
             "epochs": max(1, math.ceil(steps * section.batch_size / max(1, states))),
             "warmup_steps": min(section.warmup_steps, steps // 10),
-            "patience_epochs": None,
             "replay_trajectories": 0,
             "devices": 1,
             "strategy": "auto",

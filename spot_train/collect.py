@@ -342,7 +342,9 @@ def _decode_missing(
             tally.trajectories -= len(stored)
             break
         ordered = [stored[place] for place in range(len(lease))]
-        tally.bytes += _write(run, index, ordered, {"method": method_record(method), **dataclasses.asdict(forwards)})
+        tally.bytes += _write(
+            run, index, ordered, {"method": method_record(method, run.target.spec), **dataclasses.asdict(forwards)}
+        )
         tally.forwards.calls += forwards.calls
         tally.seconds = time.perf_counter() - started
         if progress is not None:

@@ -66,16 +66,16 @@ def drafted_method(recipe: Recipe, spec: TargetSpec, name: str, drafter: Drafter
     if decode.budget == 0:
         raise SpotError("decode.budget is 0, which drafts nothing; give --budget or leave the drafter out")
     form = decode.form()
-    settings = DecodeSettings(budget=decode.budget, boundary=form.boundary if spec.cache == "exact" else "separate")
-    boundary = boundary_in_force(spec, settings, drafter)
+    boundary = form.boundary if spec.cache == "exact" else "separate"
     return Method(name, decode.budget, form.apply(drafter), decode.floor, decode.pad, boundary=boundary)
 
 
-def method_record(method: Method) -> dict[str, Any]:
+def method_record(method: Method, spec: TargetSpec) -> dict[str, Any]:
     """What a shard records of the method that decoded it, as JSON values; `drafter` tells two drafters apart."""
-    record: dict[str, Any] = {"name": method.name, "boundary": method.boundary}
     if method.drafter is None:
-        return record
+        return {"name": method.name, "boundary": "separate"}
+    settings = DecodeSettings(budget=method.budget, boundary=method.boundary)
+    record = {"name": method.name, "boundary": boundary_in_force(spec, settings, method.drafter)}
     drafted = {"budget": method.budget, "floor": method.floor, "pad": method.pad}
     return record | drafted | {"drafter": _drafter_record(method.drafter)}
 

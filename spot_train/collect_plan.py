@@ -55,7 +55,7 @@ def make_plan(
         projected = sum(map(shard_bytes, finished.values())) * prompts // kept
     else:
         projected = sum(_most_bytes(recipe, spec, prompt) for lease in missing for prompt in lease)
-    unsaid = method_record(DRAFT_FREE)
+    unsaid = method_record(DRAFT_FREE, spec)
     return Plan(
         leases=len(leases),
         kept=len(finished),

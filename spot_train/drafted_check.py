@@ -108,7 +108,7 @@ def check_drafted(
     collection.decode(DRAFT_FREE, leases[0])
     for index, lease in enumerate(leases):
         method = schedule.at(index)
-        labels[method_label(method_record(method))] += 1
+        labels[method_label(method_record(method, target.spec))] += 1
         ways: list[Callable[[], Forwards]] = [
             partial(collection.store, control, DRAFT_FREE, index, lease),
             partial(collection.store, folder, method, index, lease),
@@ -143,7 +143,7 @@ class _Collection:
         forwards = Forwards()
         decoded = decode_lease(self.target, lease, self.settings, method, self.seed, forwards)
         stored = {place: item for place, item, _ in decoded}
-        record = {**lease_record(index, lease), "method": method_record(method)}
+        record = {**lease_record(index, lease), "method": method_record(method, self.target.spec)}
         ordered = [stored[place] for place in range(len(lease))]
         write_shard(folder / shard_name(index), ordered, {**self.attributes, "lease": record})
         return forwards

@@ -206,7 +206,7 @@ class BootstrapSection(Section):
         min_length=1,
         description="Shares of the leases after which a drafter is fitted to all that they recorded.",
     )
-    steps: Positive = Field(default=600, description="Optimiser steps of each of these fits.")
+    steps: Positive = Field(default=600, description="Optimiser steps of each of these fits, at most.")
 
 
 class FitSection(Section):

@@ -23,7 +23,7 @@ from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings, Request
 from spot_train.agreement import agreement
 from spot_train.collect import collect, decode_settings, shared_attributes
-from spot_train.collect_methods import OneMethod, collection_method, drafted_method
+from spot_train.collect_methods import OneMethod, collection_method, drafted_method, method_record
 from spot_train.compare import Method
 from spot_train.drafted_check import check_drafted
 from spot_train.leases import Forwards, decode_lease, split_leases
@@ -245,7 +245,8 @@ def test_the_recipe_says_how_drafters_run(prompts: Path) -> None:
     method = collection_method(recipe, target.spec, "chain:depth=3", sources)
     assert (method.name, method.budget, method.floor, method.pad) == ("chain:depth=3", 5, 0.1, True)
     assert (method.boundary, method.verifier) == ("fused", "coupled")
-    assert collection_method(small_recipe(prompts), target.spec, "chain", sources).boundary == "fused"
+    usual = collection_method(small_recipe(prompts), target.spec, "chain", sources)
+    assert method_record(usual, target.spec)["boundary"] == "fused"
     full_attention = replace(target.spec, cache="prefix")
     assert collection_method(recipe, full_attention, "chain", sources).boundary == "separate"
     with pytest.raises(SpotError, match=r"decode\.budget is 0"):
