@@ -1,13 +1,16 @@
 # make quickstart: collect, fit, export and decode on the embedded tiny target.   make test: the default test suite.
-# make bench: every suite of comparisons on it, and their report.
+# make bench: every suite of comparisons on it, transfer to and from the second tiny target, and their report.
 # Both set up their own virtual environment and need nothing but Python 3.11 or newer.
 PYTHON ?= python3
 VENV ?= .venv
 OUT ?= runs/quickstart
 BENCH_OUT ?= runs/bench
-SUITES ?= main oracle coverage temperature ablation budget length block transfer calibration
+SUITES ?= main oracle coverage temperature ablation budget length calibration
 DRAFTERS ?= builtin:data/tiny-sdar-drafter builtin:data/tiny-sdar-drafter-bf16
 TEMPERATURES ?= 0.5 1 2
+OTHER ?= builtin:data/tiny-llada2
+OTHER_DRAFTERS ?= builtin:data/tiny-llada2-drafter
+SIBLING ?= data/tiny-sdar-b16
 GRAPHS ?= builtin:data/tiny-sdar-graphs/float32.json builtin:data/tiny-sdar-graphs/bfloat16.json
 BIN = $(VENV)/bin
 
@@ -16,9 +19,13 @@ BIN = $(VENV)/bin
 quickstart: $(VENV)/.train
 	$(BIN)/spot-train quickstart --out $(OUT)
 
+BENCH = OMP_NUM_THREADS=1 $(BIN)/spot-train bench
+HERE = --recipe builtin:recipes/tiny.yaml --out $(BENCH_OUT) --workers 2 $(DRAFTERS:%=--drafter %)
+
 bench: $(VENV)/.train
-	OMP_NUM_THREADS=1 $(BIN)/spot-train bench $(SUITES) --recipe builtin:recipes/tiny.yaml --out $(BENCH_OUT) \
-	  --workers 2 $(DRAFTERS:%=--drafter %) $(GRAPHS:%=--graph %) $(TEMPERATURES:%=--temperature %)
+	$(BENCH) $(SUITES) $(HERE) $(GRAPHS:%=--graph %) $(TEMPERATURES:%=--temperature %)
+	$(BENCH) block $(HERE) $(GRAPHS:%=--graph %) --target builtin:data/tiny-sdar --target $(SIBLING)
+	$(BENCH) transfer $(HERE) $(OTHER_DRAFTERS:%=--drafter %) --target builtin:data/tiny-sdar --target $(OTHER)
 	$(BIN)/spot-train report $(BENCH_OUT)/results.jsonl --out $(BENCH_OUT)/report
 
 test: $(VENV)/.dev
