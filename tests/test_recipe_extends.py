@@ -106,7 +106,7 @@ def test_an_extension_that_is_none_is_one_sentence(files: dict[str, Any], messag
 def test_a_shipped_recipe_says_what_it_needs_and_what_is_unchecked(file: Path) -> None:
     recipe = load_recipe(file)
     assert recipe_hash(recipe) == recipe_hash(load_recipe(f"builtin:recipes/{file.name}"))
-    if file.stem == "tiny":
+    if file.stem.startswith("tiny"):
         return
     head = file.read_text().split("\ntarget:")[0]
     for promised in ("Disk", "(arithmetic)", "GPU", "Not checked", "paper"):
