@@ -200,18 +200,24 @@ def test_set_reaches_a_recipe_given_as_a_target(folder: Path, tmp_path: Path) ->
     assert {name: one["dtype"] for name, one in facts.items()} == {"first": "float64", "second": "float64"}
 
 
-def test_the_shipped_sibling_decodes_blocks_of_16_and_takes_no_drafter_of_32() -> None:
+SHIPPED = {"tiny-sdar": "builtin:data/tiny-sdar-drafter", "tiny-llada2": "builtin:data/tiny-llada2-drafter"}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_drafters_drive_both_shipped_targets(name: str) -> None:
+    target = load_target(f"builtin:data/{name}", dtype="float64")
+    config = GenerationConfig(max_new_tokens=48, budget=8)
+    free = generate(target, TEXTS, config)
+    for path in SHIPPED.values():
+        drafted = generate(target, TEXTS, config, load_drafter(path))
+        assert [one.tokens for one in drafted] == [one.tokens for one in free]
+        assert sum(one.stats.nfe for one in drafted) < 0.6 * sum(one.stats.nfe for one in free)
+
+
+def test_the_shipped_sibling_decodes_blocks_of_16_and_takes_no_shipped_drafter() -> None:
     sibling = load_target(REPO / "data" / "tiny-sdar-b16")
     (result,) = generate(sibling, "Add 3 and 4.", GenerationConfig(max_new_tokens=4))
     assert result.tokens and sibling.spec.block_length == 16
-    with pytest.raises(SpotError, match="trained for block length 32, the target decodes blocks of 16"):
-        generate(sibling, TEXTS, GenerationConfig(max_new_tokens=4), load_drafter("builtin:data/tiny-sdar-drafter"))
-
-
-def test_the_shipped_drafter_drives_the_second_shipped_target() -> None:
-    target = load_target("builtin:data/tiny-llada2", dtype="float64")
-    config = GenerationConfig(max_new_tokens=48, budget=8)
-    free = generate(target, TEXTS, config)
-    drafted = generate(target, TEXTS, config, load_drafter("builtin:data/tiny-sdar-drafter"))
-    assert [one.tokens for one in drafted] == [one.tokens for one in free]
-    assert sum(one.stats.nfe for one in drafted) < 0.6 * sum(one.stats.nfe for one in free)
+    for path in SHIPPED.values():
+        with pytest.raises(SpotError, match="trained for block length 32, the target decodes blocks of 16"):
+            generate(sibling, TEXTS, GenerationConfig(max_new_tokens=4), load_drafter(path))
