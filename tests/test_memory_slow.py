@@ -22,6 +22,7 @@ L = 16
 A_SHARD = 50
 SIZES = (100, 1_000, 10_000)
 RESIDENT = 2
+OWN = {"block_length": L, "decoding": {"max_new_tokens": L}}
 ALLOWED_MB = 40
 """Noise of the allocator. 10,000 trajectories take 270 MB, what training reads of them 94, that of two shards 1."""
 
@@ -65,15 +66,14 @@ def repeated_set(folder: Path, first: Path, trajectories: int) -> Path:
         root = json.loads((first / "zarr.json").read_text())
         (folder / name / "zarr.json").write_text(json.dumps({**root, "attributes": own}))
         written[name] = own
-    common = {key: value for key, value in SHARED.items() if key != "block_length"}
-    write_manifest(folder, {**common, "block_length": L}, {}, {}, len(written), written)
+    write_manifest(folder, {**SHARED, **OWN}, {}, {}, len(written), written)
     return folder
 
 
 @pytest.mark.parametrize("action", ["read", "verify", "fit"])
 def test_peak_memory_is_flat(action: str, tmp_path: Path) -> None:
     items = stored(tuple(wide_trajectory(seed) for seed in range(A_SHARD)))
-    write_shard(tmp_path / "first", items, {**SHARED, "block_length": L, "lease": {"index": 0}})
+    write_shard(tmp_path / "first", items, {**SHARED, **OWN, "lease": {"index": 0}})
     peaks = {}
     for size in SIZES:
         folder = repeated_set(tmp_path / str(size), tmp_path / "first", size)

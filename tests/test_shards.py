@@ -34,6 +34,7 @@ SHARED = {
     "block_length": 8,
     "rule": CommitRule().to_dict(),
     "sampling": {"temperature": 0.0, "top_k": 0, "top_p": 1.0},
+    "decoding": {"max_new_tokens": 30},
     "versions": {"zarr": zarr.__version__},
 }
 
