@@ -115,7 +115,7 @@ def print_cells(console: Console, cells: Sequence[Cell], split: str) -> None:
         console.print(warning, soft_wrap=True, highlight=False)
 
 
-def replay_figures(results: Sequence[ReplayResult]) -> dict[str, Any]:
+def replay_figures(results: Sequence[ReplayResult], block_length: int) -> dict[str, Any]:
     """The fields of a cell that replay counts."""
     summary = replay_summary(results)
     names = ("nfe", "draft_free_nfe", "reduction", "drafter_calls", "states_scored")
@@ -123,6 +123,7 @@ def replay_figures(results: Sequence[ReplayResult]) -> dict[str, Any]:
     return {
         **{name: summary[name] for name in names},
         "accepted": summary["accepted_per_round"],
+        "positions": block_length * sum(sum(one.sizes) for one in results) / max(len(results), 1),
         "per_prompt": PerPrompt(nfe=nfe, draft_free_nfe=control),
     }
 
@@ -163,7 +164,7 @@ def _cell(
         distribution_preserving=preserving,
         reason=reason,
         provenance=dict(stamp),
-        **replay_figures(results),
+        **replay_figures(results, shards.block_length),
     )
 
 

@@ -7,6 +7,7 @@ import itertools
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +130,33 @@ def brute_force(one: DraftContext, law, pairs) -> float:  # type: ignore[no-unty
     for chosen in itertools.combinations(states, min(one.budget, len(states))):
         best = max(best, expected_accepted(set(chosen), one, law, pairs))
     return best
+
+
+def brute_force_tree(one: DraftContext, law, pairs) -> float:  # type: ignore[no-untyped-def]
+    """The largest mass of any set of paths that holds every path's prefixes."""
+    masses: dict[tuple[int, ...], float] = {(): 1.0}
+    slots = one.tables[0].slots.tolist()
+    for size in range(1, one.room + 1):
+        for path in itertools.permutations(one.state.masked_slots, size):
+            index = slots.index(path[-1])
+            q = law(0, tuple(sorted(path[:-1])))[index]
+            masses[path] = masses[path[:-1]] * q * dict(pairs[index])[1]
+    paths = [path for path in masses if path]
+    return max(
+        sum(masses[path] for path in chosen)
+        for chosen in itertools.combinations(paths, min(one.budget, len(paths)))
+        if all(len(path) == 1 or path[:-1] in chosen for path in chosen)
+    )
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_tree_search_equals_brute_force(completes):
+    for seed in range(12):
+        one = context(3, 3, completes=completes)
+        pairs = [[(1, 0.9)]] * len(one.tables[0].slots)
+        score = PrefixScore([one], seed)
+        (tree,) = search([one], score, [pairs], merged=False)
+        assert np.isclose(sum(tree.masses[1:]), brute_force_tree(one, score.law, pairs))
 
 
 def test_graph_search_is_close_to_brute_force_and_never_worse_than_the_tree():

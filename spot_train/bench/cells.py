@@ -78,7 +78,7 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
                 temperature,
                 boundary=loop["boundary"],
             )
-        figures = replay_figures(results)
+        figures = replay_figures(results, materials.block_length(condition))
         spread = ratio_spread([each.draft_free_nfe for each in results], [each.nfe for each in results])
         figures["spread"] = {"reduction": spread} if spread else {}
         if drafter is None:
