@@ -178,6 +178,8 @@ def _propose(rows: list[Row], settings: DecodeSettings, drafter: Drafter | None)
         proposed = drafter.propose(list(contexts.values()))
     share = (time.perf_counter() - started) / len(contexts)
     for index, graph in zip(contexts, proposed, strict=True):
+        if settings.sequences and len(graph) > settings.budget:
+            graph = graph.trimmed(range(1, 1 + settings.budget))
         noise = rows[index].noise
         if noise is not None and settings.verifier_in_force == "rejection":
             graph = draw_tokens(graph, contexts[index], settings.sampling, noise.seed)
@@ -217,7 +219,7 @@ def _forward(
             row.unwritten,
             row.state,
             graph or DraftGraph(),
-            row.draft_end,
+            row.block_end if settings.sequences else row.draft_end,
             target.spec.vocab_size,
             ahead and not row.last_block,
         )

@@ -44,9 +44,14 @@ class Row:
     resting: bool = False
 
     @property
+    def block_end(self) -> int:
+        """First position after the active block."""
+        return self.state.start + len(self.state.tokens)
+
+    @property
     def draft_end(self) -> int:
         """First position that no drafted state reaches: a block that is not written is not left in a draft."""
-        return self.end if self.writes else self.state.start + len(self.state.tokens)
+        return self.end if self.writes else self.block_end
 
     def committed_in(self, state: BlockState) -> int:
         """Commits since `state`'s block opened, the prompt's tail left out."""
@@ -56,7 +61,7 @@ class Row:
     @property
     def last_block(self) -> bool:
         """Whether no block can follow the active one."""
-        return self.state.start + len(self.state.tokens) >= self.end
+        return self.block_end >= self.end
 
     @property
     def waiting_replicas(self) -> int:

@@ -12,6 +12,7 @@ from fake_dlm import FakeTarget, FakeTokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossless_cases import tiny_full_attention
+from odd_drafters import CrossingDrafter, HugeDrafter
 from small_families import random_model
 from torch import Tensor
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -117,6 +118,17 @@ def test_the_shape_changes_no_answer_in_float64(seed: int, batch: int, budget: i
     plain = replace(SETTINGS, batch_size=batch)
     mode = replace(bitwise_settings(plain, 5), budget=budget)
     assert runs(target, mode, RandomDrafter(seed=seed)) == runs(target, plain, None)
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_what_drafters_offer_beyond_the_shape_is_left_out(merged: bool) -> None:
+    """More states than the budget, and states of the next block."""
+    target = FakeTarget(seed=2, vocab_size=40)
+    mode = bitwise_settings(SETTINGS, 3)
+    free = runs(target, mode, None)
+    steps = {index: tuple(step for step, _ in run) for index, run in enumerate(free)}
+    for drafter in (HugeDrafter(merged), CrossingDrafter(steps, target.spec.mask_id, merged)):
+        assert runs(target, replace(mode, budget=3), drafter) == free
 
 
 class ByRow(BlockCausalTarget):
