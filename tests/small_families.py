@@ -38,11 +38,11 @@ _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
 _IDS = {"mask_token_id": MASK, "eos_token_id": STOP}
 
 
-def random_model(model_class: Any, config: Any, seed: int) -> Any:
-    """A random float32 model whose answers are sure of some tokens."""
+def random_model(model_class: Any, config: Any, seed: int, dtype: torch.dtype = torch.float32) -> Any:
+    """A random model whose answers are sure of some tokens."""
     torch.manual_seed(seed)
     config.initializer_range = 0.3
-    model = model_class._from_config(config, attn_implementation="sdpa").to(torch.float32).eval()
+    model = model_class._from_config(config, attn_implementation="sdpa", dtype=dtype).eval()
     model.lm_head.weight.data *= 2.0
     return model
 
@@ -53,30 +53,27 @@ def _save(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> N
     save_file({name: weight.clone().contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
 
 
-def save_sdar(folder: Path, seed: int = 0) -> Any:
-    config = {**_COMMON, "num_key_value_heads": 2, "head_dim": 8}
-    model = random_model(Qwen3ForCausalLM, Qwen3Config(**config), seed)
+def save_sdar(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: int) -> Any:
+    config = {**_COMMON, "num_key_value_heads": 2, "head_dim": 8, **shape}
+    model = random_model(Qwen3ForCausalLM, Qwen3Config(**config), seed, dtype)
     _save(folder, {**config, **_IDS, "model_type": "sdar", "block_size": 4}, model.state_dict())
     return model
 
 
-def save_sdar_moe(folder: Path, seed: int = 0) -> Any:
-    config = {**_COMMON, **_EXPERTS, "num_key_value_heads": 2, "head_dim": 8, "norm_topk_prob": True}
-    model = random_model(Qwen3MoeForCausalLM, Qwen3MoeConfig(**config), seed)
+def save_sdar_moe(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: int) -> Any:
+    config = {**_COMMON, **_EXPERTS, "num_key_value_heads": 2, "head_dim": 8, "norm_topk_prob": True, **shape}
+    model = random_model(Qwen3MoeForCausalLM, Qwen3MoeConfig(**config), seed, dtype)
     official = {**config, **_IDS, "model_type": "sdar_moe", "block_size": 4, "fuse_cross_entropy": True}
     _save(folder, official, unstacked_experts(model.state_dict()))
     return model
 
 
-def glm(seed: int) -> Any:
+def glm(seed: int, dtype: torch.dtype = torch.float32, experts: int = 4, **shape: int) -> Any:
     """A plain GLM-4.5 model of LLaDA2.0's shape."""
     config = Glm4MoeConfig(
-        **_COMMON,
-        num_key_value_heads=2,
-        head_dim=16,
-        n_routed_experts=4,
+        **{**_COMMON, "num_key_value_heads": 2, "head_dim": 16, "moe_intermediate_size": 16, **shape},
+        n_routed_experts=experts,
         num_experts_per_tok=2,
-        moe_intermediate_size=16,
         n_shared_experts=1,
         n_group=2,
         topk_group=1,
@@ -86,21 +83,24 @@ def glm(seed: int) -> Any:
         num_mtp_layers=0,
         rope_parameters={"rope_type": "default", "rope_theta": 600000.0, "partial_rotary_factor": 0.5},
     )
-    model = random_model(Glm4MoeForCausalLM, config, seed)
+    model = random_model(Glm4MoeForCausalLM, config, seed, dtype)
     for name, buffer in model.named_buffers():
         if name.endswith("e_score_correction_bias"):
             buffer.copy_(torch.randn_like(buffer) * 0.1)
     return model
 
 
-def save_llada2(folder: Path, seed: int = 0) -> Any:
-    model = glm(seed)
+def save_llada2(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, experts: int = 4, **shape: int) -> Any:
+    model = glm(seed, dtype, experts, **shape)
     official = {
         **_COMMON,
-        **_EXPERTS,
-        "model_type": "llada2_moe",
         "num_key_value_heads": 2,
         "head_dim": 16,
+        "moe_intermediate_size": 16,
+        **shape,
+        "model_type": "llada2_moe",
+        "num_experts": experts,
+        "num_experts_per_tok": 2,
         "num_shared_experts": 1,
         "n_group": 2,
         "topk_group": 1,
@@ -132,20 +132,21 @@ _LLADA_NAMES = {
 }
 
 
-def save_llada(folder: Path, seed: int = 0) -> Any:
-    config = LlamaConfig(**_COMMON, num_key_value_heads=4, rms_norm_eps=1e-5, rope_theta=500000.0)
-    model = random_model(LlamaForCausalLM, config, seed)
+def save_llada(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: int) -> Any:
+    fields = {**_COMMON, "num_key_value_heads": 4, **shape}
+    config = LlamaConfig(**fields, rms_norm_eps=1e-5, rope_theta=500000.0)
+    model = random_model(LlamaForCausalLM, config, seed, dtype)
     official = {
         **_IDS,
         "model_type": "llada",
-        "d_model": 32,
-        "n_heads": 4,
-        "n_kv_heads": 4,
-        "n_layers": 2,
-        "mlp_hidden_size": 48,
-        "max_sequence_length": 256,
-        "vocab_size": VOCAB,
-        "embedding_size": VOCAB,
+        "d_model": config.hidden_size,
+        "n_heads": config.num_attention_heads,
+        "n_kv_heads": config.num_key_value_heads,
+        "n_layers": config.num_hidden_layers,
+        "mlp_hidden_size": config.intermediate_size,
+        "max_sequence_length": config.max_position_embeddings,
+        "vocab_size": config.vocab_size,
+        "embedding_size": config.vocab_size,
         "rms_norm_eps": 1e-5,
         "rope_theta": 500000.0,
         "include_bias": False,
@@ -160,9 +161,9 @@ def save_llada(folder: Path, seed: int = 0) -> Any:
     return model
 
 
-def save_dream(folder: Path, seed: int = 0) -> Any:
-    config = {**_COMMON, "num_key_value_heads": 2, "rope_theta": 1000000.0}
-    model = random_model(Qwen2ForCausalLM, Qwen2Config(**config), seed)
+def save_dream(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: int) -> Any:
+    config = {**_COMMON, "num_key_value_heads": 2, "rope_theta": 1000000.0, **shape}
+    model = random_model(Qwen2ForCausalLM, Qwen2Config(**config), seed, dtype)
     for name, parameter in model.named_parameters():
         if name.endswith("proj.bias"):
             parameter.data.normal_()

@@ -9,6 +9,8 @@ from typing import Any, get_args
 
 import torch
 from transformers.distributed import DistributedConfig
+from transformers.quantizers import AutoHfQuantizer
+from transformers.utils import is_accelerate_available
 
 from spot_infer.errors import SpotError
 from spot_infer.targets.block_causal import BlockCausalTarget
@@ -58,8 +60,10 @@ def load_target(
         raise SpotError(f"{folder / 'config.json'} is missing; a target is a folder with config.json and safetensors")
     family = family_of(config.get("model_type"), str(folder / "config.json"))
     place = _device(device)
+    distributed = _distributed(tp_plan, family)
+    _check_spread(device_map, tp_plan)
     tokenizer = load_tokenizer(folder, chat_template, family.tokenizer)
-    model = _load_model(folder, config, family, _dtype(dtype, config, place), device_map, _distributed(tp_plan, family))
+    model = _load_model(folder, config, family, _dtype(dtype, config, place), device_map, distributed)
     if device_map is None and tp_plan is None and not getattr(model, "is_quantized", False):
         model = model.to(place)
     published = model.config.vocab_size == family.vocab_size
@@ -158,10 +162,16 @@ def _load_model(
     distributed: DistributedConfig | None,
 ) -> Any:
     """The native model with every weight from the checkpoint: transformers fills a missing one with noise."""
+    method = config.get("quantization_config")
+    if method is not None and not _can_quantise(method):
+        raise SpotError(
+            f"{folder / 'config.json'}: quantization_config is {method!r}, which this transformers can't load; upgrade "
+            "it, or fetch a checkpoint that is not quantised"
+        )
     try:
         model_class, native = family.native(config)
-        if "quantization_config" in config:
-            native.quantization_config = config["quantization_config"]
+        if method is not None:
+            native.quantization_config = method
         with quiet():
             model, found = model_class.from_pretrained(
                 folder,
@@ -178,8 +188,9 @@ def _load_model(
         raise SpotError(
             f"{folder / 'config.json'} has no {error}, which its model_type needs; fetch it again"
         ) from error
-    except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
-        raise SpotError(f"{folder}: the weights could not be loaded ({_first_line(error)})") from error
+    except (OSError, ValueError, TypeError, ImportError, RuntimeError, AttributeError) as error:
+        how = "" if method is None else f" as {method.get('quant_method')} quantised"
+        raise SpotError(f"{folder}: the weights could not be loaded{how} ({_first_line(error)})") from error
     wrong = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
     if wrong:
         raise SpotError(
@@ -189,8 +200,24 @@ def _load_model(
     return model
 
 
+def _can_quantise(method: dict[str, Any]) -> bool:
+    """Whether transformers knows this way of quantising: it would load an unknown one's numbers as weights."""
+    try:
+        with quiet():
+            return bool(AutoHfQuantizer.supports_quant_method(method))
+    except (ValueError, AttributeError):
+        return False
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _check_spread(device_map: object, tp_plan: object) -> None:
+    """Refuse what transformers spreads a model with where the package it needs is missing."""
+    for name, value in (("device_map", device_map), ("tp_plan", tp_plan)):
+        if value is not None and not is_accelerate_available():
+            raise SpotError(f"{name} is {value!r}, which needs accelerate; pip install accelerate, or leave {name} out")
 
 
 def _distributed(tp_plan: str | dict[str, str] | None, family: Family) -> DistributedConfig | None:
