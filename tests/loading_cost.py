@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 GIGABYTE = 10**9
+sys.path.append(str(Path(__file__).resolve().parent.parent / "data"))  # as pytest's own path has it
 SHAPES: dict[str, dict[str, int]] = {
     "sdar": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 8},
     "sdar_moe": {"vocab_size": 151936, "hidden_size": 1024, "num_experts": 64, "moe_intermediate_size": 512},

@@ -60,8 +60,18 @@ def save_sdar(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, *
     return model
 
 
+_SDAR_MOE = {**_COMMON, **_EXPERTS, "num_key_value_heads": 2, "head_dim": 8, "norm_topk_prob": True}
+
+
+def random_moe(family: str, seed: int) -> Any:
+    """A random mixture of experts of the class that the family's checkpoints load into."""
+    if family == "llada2_moe":
+        return glm(seed)
+    return random_model(Qwen3MoeForCausalLM, Qwen3MoeConfig(**_SDAR_MOE), seed)
+
+
 def save_sdar_moe(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: int) -> Any:
-    config = {**_COMMON, **_EXPERTS, "num_key_value_heads": 2, "head_dim": 8, "norm_topk_prob": True, **shape}
+    config = {**_SDAR_MOE, **shape}
     model = random_model(Qwen3MoeForCausalLM, Qwen3MoeConfig(**config), seed, dtype)
     official = {**config, **_IDS, "model_type": "sdar_moe", "block_size": 4, "fuse_cross_entropy": True}
     _save(folder, official, unstacked_experts(model.state_dict()))

@@ -11,7 +11,7 @@ import torch
 from fake_dlm import FakeTarget, FakeTokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossless_cases import tiny_full_attention
+from lossless_targets import tiny_full_attention
 from odd_drafters import CrossingDrafter, HugeDrafter
 from small_families import random_model
 from torch import Tensor

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from fake_dlm import FakeTarget
-from lossless_cases import Outcome, run, tiny_qwen3
+from lossless_cases import Outcome, run
+from lossless_targets import tiny_qwen3
 from odd_drafters import HugeDrafter
 
 import spot_infer.answers

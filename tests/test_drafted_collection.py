@@ -14,7 +14,8 @@ import pytest
 from collecting import LEASE, PROMPTS, collect_fake, fake_target, folder_bytes, small_recipe, write_prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossless_cases import Case, cases, fake_targets, make_drafter, qwen3_targets
+from lossless_cases import Case, cases, make_drafter
+from lossless_targets import fake_targets, qwen3_targets
 
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter, RandomDrafter

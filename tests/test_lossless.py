@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypothesis import given, settings
-from lossless_cases import Case, cases, check, fake_targets, full_attention_targets, qwen3_targets, run
+from lossless_cases import Case, cases, check, run
+from lossless_targets import fake_targets, full_attention_targets, moe_targets, qwen3_targets
 from slow_decoder import slow_decode
 
 
@@ -51,4 +52,16 @@ def test_drafted_equals_draft_free_under_full_attention_and_its_caches(case: Cas
 @settings(max_examples=10)
 @given(cases(full_attention_targets()))
 def test_draft_free_equals_the_slow_decoder_under_full_attention_and_its_caches(case: Case) -> None:
+    check_against_slow_decoder(case)
+
+
+@settings(max_examples=12)
+@given(cases(moe_targets()))
+def test_drafted_equals_draft_free_on_a_mixture_of_experts(case: Case) -> None:
+    check(case)
+
+
+@settings(max_examples=4)
+@given(cases(moe_targets()))
+def test_draft_free_equals_the_slow_decoder_on_a_mixture_of_experts(case: Case) -> None:
     check_against_slow_decoder(case)

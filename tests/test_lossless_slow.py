@@ -1,4 +1,4 @@
-"""The lossless properties over 2,100 drafted cases; `pytest -m slow -s tests/test_lossless_slow.py` prints counts."""
+"""The lossless properties over 2,300 drafted cases; `pytest -m slow -s tests/test_lossless_slow.py` prints counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
-from lossless_cases import Case, cases, check, fake_targets, full_attention_targets, qwen3_targets
+from lossless_cases import Case, cases, check
+from lossless_targets import fake_targets, full_attention_targets, moe_targets, qwen3_targets
 from test_lossless import check_against_slow_decoder
 
 pytestmark = pytest.mark.slow
@@ -66,3 +67,9 @@ def test_drafted_equals_draft_free_under_full_attention_and_its_caches(case: Cas
 @given(cases(full_attention_targets()))
 def test_draft_free_equals_the_slow_decoder_under_full_attention_and_its_caches(case: Case) -> None:
     check_against_slow_decoder(case)
+
+
+@settings(max_examples=200)
+@given(cases(moe_targets()))
+def test_drafted_equals_draft_free_on_a_mixture_of_experts(case: Case) -> None:
+    count(case)

@@ -11,7 +11,7 @@ import torch
 from fake_dlm import FakeTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossless_cases import tiny_full_attention
+from lossless_targets import tiny_full_attention
 from small_target import save_small_target
 from test_replay import order_drafter
 from virtual_time import VirtualDrafter, VirtualTarget, VirtualTime

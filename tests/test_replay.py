@@ -14,7 +14,8 @@ from fake_dlm import FakeTarget
 from fake_trajectories import fake_trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossless_cases import CURVES, tiny_full_attention
+from lossless_cases import CURVES
+from lossless_targets import tiny_full_attention
 from odd_drafters import CrossingDrafter
 from small_target import save_small_target
 

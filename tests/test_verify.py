@@ -10,7 +10,8 @@ import pytest
 from fake_dlm import FakeTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lossless_cases import Case, cases, fake_targets, run
+from lossless_cases import Case, cases, run
+from lossless_targets import fake_targets
 from odd_drafters import HugeDrafter, ShuffledDrafter
 from slow_decoder import Decoded
 

@@ -18,6 +18,7 @@ from spot_infer.targets.checkpoint_folder import (
     commit_of,
     find_folder,
     json_digest,
+    lazy_weights,
     load_tokenizer,
     named_stop_ids,
     quiet,
@@ -172,9 +173,11 @@ def _load_model(
         model_class, native = family.native(config)
         if method is not None:
             native.quantization_config = method
+        alone = device_map is None and distributed is None and method is None
         with quiet():
             model, found = model_class.from_pretrained(
-                folder,
+                None if alone else folder,
+                state_dict=lazy_weights(folder) if alone else None,
                 config=native,
                 dtype=dtype,
                 attn_implementation="sdpa",
