@@ -77,7 +77,7 @@ class Row:
 
 def largest(one: Tensor, other: Tensor) -> float:
     """Largest absolute difference."""
-    return float((one - other).abs().max())
+    return float((one - other).detach().abs().max())
 
 
 def siblings_apart(logits_of: Callable[..., list[Tensor]], block: list[int], others: list[list[int]]) -> float:

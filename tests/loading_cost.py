@@ -22,13 +22,13 @@ GIGABYTE = 10**9
 sys.path.append(str(Path(__file__).resolve().parent.parent / "data"))  # as pytest's own path has it
 SHAPES: dict[str, dict[str, int]] = {
     "sdar": {"vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 8},
-    "sdar_moe": {"vocab_size": 151936, "hidden_size": 1024, "num_experts": 64, "moe_intermediate_size": 512},
-    "llada2_moe": {"vocab_size": 157184, "hidden_size": 1024, "experts": 64, "moe_intermediate_size": 512},
+    "sdar_moe": {"vocab_size": 151936, "hidden_size": 1024, "num_experts": 20, "moe_intermediate_size": 512},
+    "llada2_moe": {"vocab_size": 157184, "hidden_size": 1024, "experts": 20, "moe_intermediate_size": 512},
     "llada": {"vocab_size": 126464, "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 10},
     "Dream": {"vocab_size": 152064, "hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 8},
 }
 for _name in ("sdar_moe", "llada2_moe"):
-    SHAPES[_name] |= {"num_hidden_layers": 4, "intermediate_size": 2048}
+    SHAPES[_name] |= {"num_hidden_layers": 12, "intermediate_size": 2048}
 for _shape in SHAPES.values():
     _shape |= {"num_attention_heads": _shape["hidden_size"] // 128}
 

@@ -99,6 +99,7 @@ def tiny_full_attention(shift: int, cache: str, seed: int, block_length: int) ->
 def tiny_moe(family: str, seed: int, block_length: int) -> tuple[Any, FullLogits]:
     """A random float64 mixture of experts of two layers, SDAR-MoE's class or LLaDA2.0's."""
     model = random_moe(family, seed).to(torch.float64)
+    model.set_experts_implementation("eager")  # the default one has no float64
     target = from_model(
         model,
         FakeTokenizer(),

@@ -13,7 +13,7 @@ import torch
 from fake_dlm import FakeTarget, FakeTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
-from lossless_cases import tiny_full_attention, tiny_qwen3
+from lossless_targets import tiny_full_attention, tiny_qwen3
 from rich.console import Console
 from small_families import random_model
 from small_target import save_small_target

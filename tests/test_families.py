@@ -76,6 +76,13 @@ def test_a_checkpoint_that_lacks_weights_is_refused_by_name(tmp_path: Path) -> N
         load_target(folder)
 
 
+@pytest.mark.parametrize("model_type", ["sdar_moe", "llada2_moe"])
+def test_a_mixture_of_experts_decodes_in_float64(model_type: str, tmp_path: Path) -> None:
+    SAVERS[model_type](tmp_path)
+    target = load_target(tmp_path, block_length=4, **{**IDS, "dtype": "float64"})
+    assert generate(target, [[5, 6, 7]], GenerationConfig(max_new_tokens=6))[0].tokens
+
+
 def test_a_cache_that_does_not_fit_the_attention_is_refused(tmp_path: Path) -> None:
     for model_type, cache in (("sdar_moe", "dual"), ("llada", "exact")):
         SAVERS[model_type](tmp_path / model_type)

@@ -174,6 +174,7 @@ def _load_model(
         if method is not None:
             native.quantization_config = method
         alone = device_map is None and distributed is None and method is None
+        experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # the default has no float64
         with quiet():
             model, found = model_class.from_pretrained(
                 None if alone else folder,
@@ -186,6 +187,7 @@ def _load_model(
                 key_mapping=None if family.key_mapping is None else dict(family.key_mapping),
                 use_safetensors=True,
                 output_loading_info=True,
+                **experts,
             )
     except KeyError as error:
         raise SpotError(
