@@ -77,7 +77,7 @@ def lazy_weights(folder: Path) -> dict[str, Any]:
     """Every tensor of the folder's safetensors by name, read when it is asked for and into memory of its own.
 
     transformers maps the files instead, and pages that stay mapped are held beside the copies made of them where
-    weights are cast, split or stacked. Raises OSError where a file is missing.
+    weights are split or stacked. Raises OSError where a file is missing.
     """
     index = read_json(folder / "model.safetensors.index.json")
     names = sorted(set(index["weight_map"].values())) if index is not None else ["model.safetensors"]

@@ -79,5 +79,11 @@ def _glm4_moe(config: Fields) -> tuple[Any, Any]:
 
 
 LLADA2 = Family(
-    _glm4_moe, block_length=32, vocab_size=157184, mask_id=156895, stop_ids=(156892,), tensor_parallel=False
+    _glm4_moe,
+    block_length=32,
+    vocab_size=157184,
+    mask_id=156895,
+    stop_ids=(156892,),
+    converts=True,
+    tensor_parallel=False,
 )

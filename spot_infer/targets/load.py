@@ -173,12 +173,12 @@ def _load_model(
         model_class, native = family.native(config)
         if method is not None:
             native.quantization_config = method
-        alone = device_map is None and distributed is None and method is None
+        lazy = family.converts and device_map is None and distributed is None and method is None
         experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # the default has no float64
         with quiet():
             model, found = model_class.from_pretrained(
-                None if alone else folder,
-                state_dict=lazy_weights(folder) if alone else None,
+                None if lazy else folder,
+                state_dict=lazy_weights(folder) if lazy else None,
                 config=native,
                 dtype=dtype,
                 attn_implementation="sdpa",
