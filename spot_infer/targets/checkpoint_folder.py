@@ -12,7 +12,6 @@ from typing import Any
 
 from huggingface_hub import constants, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
-from safetensors import safe_open
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging as hf_logging
 
@@ -71,18 +70,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
 def json_digest(content: Any) -> str:
     """sha256 of a value as sorted JSON: how configs, vocabularies and templates are told apart."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def lazy_weights(folder: Path) -> dict[str, Any]:
-    """Every tensor of the folder's safetensors by name, read when it is asked for and into memory of its own.
-
-    transformers maps the files instead, and pages that stay mapped are held beside the copies made of them where
-    weights are split or stacked. Raises OSError where a file is missing.
-    """
-    index = read_json(folder / "model.safetensors.index.json")
-    names = sorted(set(index["weight_map"].values())) if index is not None else ["model.safetensors"]
-    files = [safe_open(folder / name, framework="pt", backend="pread") for name in names]
-    return {key: file.get_slice(key) for file in files for key in file.keys()}  # noqa: SIM118
 
 
 def named_stop_ids(folder: Path, config: Mapping[str, Any]) -> set[int]:

@@ -38,8 +38,7 @@ class Family:
     sees. logit_shift: 1 where the logits at position i predict token i + 1. block_length: where config.json has none.
     vocab_size: rows of the published embedding; mask_id and stop_ids hold for checkpoints of that vocabulary alone, and
     only where the files name none (stop_ids: beside those they name). tokenizer: transformers' class for checkpoints
-    that hold no tokenizer.json. converts: whether loading splits or stacks weights. tensor_parallel: whether tp_plan can
-    shard it.
+    that hold no tokenizer.json. tensor_parallel: whether tp_plan can shard it.
     """
 
     native: Callable[[Fields], tuple[Any, Any]]
@@ -51,7 +50,6 @@ class Family:
     mask_id: int | None = None
     stop_ids: tuple[int, ...] = ()
     tokenizer: Any = None
-    converts: bool = False
     tensor_parallel: bool = True
 
 

@@ -84,6 +84,5 @@ LLADA2 = Family(
     vocab_size=157184,
     mask_id=156895,
     stop_ids=(156892,),
-    converts=True,
     tensor_parallel=False,
 )

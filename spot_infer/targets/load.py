@@ -18,7 +18,6 @@ from spot_infer.targets.checkpoint_folder import (
     commit_of,
     find_folder,
     json_digest,
-    lazy_weights,
     load_tokenizer,
     named_stop_ids,
     quiet,
@@ -173,12 +172,10 @@ def _load_model(
         model_class, native = family.native(config)
         if method is not None:
             native.quantization_config = method
-        lazy = family.converts and device_map is None and distributed is None and method is None
         experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # the default has no float64
         with quiet():
             model, found = model_class.from_pretrained(
-                None if lazy else folder,
-                state_dict=lazy_weights(folder) if lazy else None,
+                folder,
                 config=native,
                 dtype=dtype,
                 attn_implementation="sdpa",

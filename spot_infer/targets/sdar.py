@@ -26,4 +26,4 @@ _PUBLISHED: dict[str, Any] = {
     "tokenizer": Qwen2Tokenizer,
 }
 SDAR = Family(_qwen3, **_PUBLISHED)
-SDAR_MOE = Family(_qwen3_moe, converts=True, **_PUBLISHED)
+SDAR_MOE = Family(_qwen3_moe, **_PUBLISHED)
