@@ -216,10 +216,14 @@ def _override(tree: Any, key: str, value: Any) -> None:
     node[last] = value
 
 
+_ALTERNATIVES = ("float", "literal", "constrained")
+"""How pydantic begins the name of one of several types of a field, which stands in an error's place."""
+
+
 def _sentence(name: str, error: ValidationError) -> str:
     errors = error.errors()
     first = errors[0]
-    place = [part for part in first["loc"] if not (isinstance(part, str) and part.startswith(("float", "literal")))]
+    place = [part for part in first["loc"] if not (isinstance(part, str) and part.startswith(_ALTERNATIVES))]
     field = ".".join(str(part) for part in place) or "recipe"
     more = "" if len(errors) == 1 else f" ({len(errors) - 1} more to fix)"
     if first["type"] == "extra_forbidden":

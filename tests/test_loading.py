@@ -18,6 +18,8 @@ from transformers import Qwen2Tokenizer
 
 from spot_infer import GenerationConfig, SpotError, generate, load_target
 from spot_infer import cli as infer_cli
+from spot_infer.checkpoint import DrafterInfo, PretrainedDrafter, save_drafter
+from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train import cli as train_cli
 from spot_train.collect import load_recipe_target
 from spot_train.prompts import load_prompts
@@ -159,7 +161,9 @@ def test_a_tasks_prompt_with_the_mask_text_is_refused(tmp_path: Path, capsys: py
         "prompts": {"sources": [{"path_or_id": str(tmp_path / "pool.jsonl")}]},
     }
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
-    compare = ["compare", str(tmp_path / "recipe.yaml"), "--drafter", "builtin:data/tiny-sdar-drafter"]
+    model = OrderModel(OrderModelConfig(block_length=8, d_model=16, heads=2, layers=1, d_max=7))
+    save_drafter(PretrainedDrafter(model, info=DrafterInfo(target={})), tmp_path / "drafter")
+    compare = ["compare", str(tmp_path / "recipe.yaml"), "--drafter", str(tmp_path / "drafter")]
     assert train_cli.run([*compare, "--pool", str(tmp_path / "pool.jsonl")]) == 2
     assert "holds the mask token" in capsys.readouterr().err
 

@@ -52,7 +52,7 @@ def test_info_adds_up(halves: list[Path], capsys: pytest.CaptureFixture[str]) ->
     roots = sum(file.stat().st_size for file in files if file.parent in shard_paths(halves[0]))
     assert sum(array["bytes"] for array in found["arrays"].values()) == found["bytes"] - roots
     assert run(["shards", "info", str(halves[0])]) == 0
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
     assert "3 of 3 shards, complete" in printed
     assert f"{found['bytes'] / found['commits']:,.0f} bytes a commit" in printed
     assert "3 shards by draft-free" in printed
