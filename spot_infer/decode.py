@@ -24,7 +24,7 @@ from spot_infer.bitwise import fixed_shape
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.fixed_shape import FixedShapeTarget
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead
 from spot_infer.packing import Packed, RowStates, lineage, pack, resolve_layout
 from spot_infer.rejection import draw_tokens
 from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
@@ -67,7 +67,7 @@ def decode(
     with torch.inference_mode():
         while waiting or rows:
             _admit(target, cache, rows, waiting, settings, drafter, verdict)
-            graphs = _propose(rows, settings, drafter)
+            graphs = _propose(target.spec, rows, settings, drafter)
             forward = _forward(target, cache, rows, graphs, settings, drafter)
             rounds = _advance(target, cache, rows, graphs, forward, settings, drafter, record)
             number = next(forwards)
@@ -143,13 +143,16 @@ def _admit(
         _guard_memory(settings, lambda: target.prefill(cache, indices, prefixes))
 
 
-def _propose(rows: list[Row], settings: DecodeSettings, drafter: Drafter | None) -> list[DraftGraph | None]:
+def _propose(
+    spec: TargetSpec, rows: list[Row], settings: DecodeSettings, drafter: Drafter | None
+) -> list[DraftGraph | None]:
     """Draft for every row that has a stale table and something left to draft."""
     graphs: list[DraftGraph | None] = [None] * len(rows)
     if drafter is None or settings.budget == 0:
         return graphs
     crosses = settings.boundary == "fused" or looks_ahead(drafter)
     shared = shared_sampling(settings)
+    stop_ids = frozenset(settings.stops(spec))
     contexts = {
         index: DraftContext(
             request=row.request,
@@ -160,6 +163,7 @@ def _propose(rows: list[Row], settings: DecodeSettings, drafter: Drafter | None)
             temperature=shared.temperature,
             noise=row.noise if shared.temperature > 0 else None,
             completes=crosses and not row.last_block,
+            ending=Ending(row.prompt_length, row.end, stop_ids),
             next_table=row.next_table,
         )
         for index, row in enumerate(rows)

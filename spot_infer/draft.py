@@ -4,13 +4,15 @@ Level-batched best-first: every round of the loop scores all unexpanded kept sta
 their children and keeps the best `budget` states again, until none is unexpanded. As a tree this equals sequential
 best-first search, because a child's mass never exceeds its parent's. In a merged graph the mass of a state is the sum
 over its kept parents, so the kept set is chosen again from the root after every level. Where drafting has a price, a
-state is kept only if it can be worth a replica, and scored only if what lies below it can be worth the scoring.
+state is kept only if it can be worth a replica, and scored only if what lies below it can be worth the scoring. A state
+that ends the request is left out: a forward over it tells nothing, and its mass would crowd out what comes before it.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +79,10 @@ class _Search:
         self.option_index = np.array([option[0] for option in self.options], dtype=np.int64)
         self.option_probability = np.array([option[3] for option in self.options], dtype=np.float64)
         self.deepest = context.room
+        self.may_finish = context.ending is not None and (
+            context.ending.end <= context.state.start + len(context.state.tokens)
+            or not context.ending.stop_ids.isdisjoint([*context.state.tokens, *(one[2].token for one in self.options)])
+        )
         self.root: Key = frozenset() if merged else ()
         self.slots: dict[Key, tuple[int, ...]] = {self.root: ()}
         self.edges: dict[Key, list[tuple[Key, Step, float]]] = {}
@@ -115,6 +121,8 @@ class _Search:
             _, slot, commit, _ = self.options[option]
             step: Step = frozenset((commit,))
             child: Key = key | step if isinstance(key, frozenset) else (*key, step)
+            if self.may_finish and self.context.finishes(child if isinstance(child, frozenset) else chain(*child)):
+                continue
             if child not in self.slots:
                 self.slots[child] = tuple(sorted((*self.slots[key], slot)))
             edges.append((child, step, weight))

@@ -6,14 +6,14 @@ orders that reach one state are one node; in a tree (the paper's form) it is the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spot_infer.blocks import BlockState, Commit, Step
+from spot_infer.blocks import BlockState, Commit, Step, finished_length
 from spot_infer.noise import GumbelNoise
 from spot_infer.table import StaleTable
 
@@ -111,6 +111,16 @@ class Price:
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Where a request ends. first: absolute position of its first generated token; end: first position that is never
+    returned; stop_ids: tokens that end it, none where they are ignored."""
+
+    first: int
+    end: int
+    stop_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
 class DraftContext:
     """All a drafter may read. state: the root; tables: most recent first, at least one.
 
@@ -118,9 +128,9 @@ class DraftContext:
     budget, floor: most drafted states and smallest mass; temperature, noise: of the draws that the drafter can share
     with the target; 0 and None where there are none, at temperature 0 and under verifiers other than `coupled`.
     completes: a state that fills the block is worth drafting, since another block follows; its commits may be followed
-    by commits in that block. price: where time is known, what a drafted state has to earn. next_table: for a drafter
-    with `looks_ahead`, the table of the next block, all masked, behind the newest root that a forward has seen; None in
-    the last block and in a round with none at hand.
+    by commits in that block. ending: where the request ends, if that is known. price: where time is known, what a
+    drafted state has to earn. next_table: for a drafter with `looks_ahead`, the table of the next block, all masked,
+    behind the newest root that a forward has seen; None in the last block and in a round with none at hand.
     """
 
     request: int
@@ -133,11 +143,23 @@ class DraftContext:
     completes: bool = False
     next_table: StaleTable | None = None
     price: Price = Price()
+    ending: Ending | None = None
 
     @property
     def room(self) -> int:
         """Most masked slots of the root that a drafted state is worth filling: all but the last, or all."""
         return len(self.state.masked_slots) - (not self.completes)
+
+    def finishes(self, commits: Iterable[Commit]) -> bool:
+        """Whether the root with `commits`, all in its block, ends the request: a forward over it tells nothing."""
+        if self.ending is None:
+            return False
+        start, (first, end) = self.state.start, (self.ending.first, self.ending.end)
+        tokens = list(self.state.tokens)
+        for position, token in commits:
+            tokens[position - start] = token
+        generated = tokens[max(first - start, 0) :]
+        return finished_length(generated, self.state.mask_id, self.ending.stop_ids, end - max(first, start)) is not None
 
 
 class Drafter(Protocol):

@@ -11,6 +11,7 @@ from spot_infer.errors import SpotError
 from spot_infer.graph import DraftGraph
 from spot_infer.packing import Layout
 from spot_infer.table import StaleTable
+from spot_infer.targets.protocol import TargetSpec
 from spot_infer.transition import CommitRule, Sampling
 
 FinishReason = Literal["stop", "length"]
@@ -51,6 +52,10 @@ class DecodeSettings:
     verifier: Verifier = "coupled"
     sequences: int = 0
     curve: CostCurve | None = None
+
+    def stops(self, spec: TargetSpec) -> tuple[int, ...]:
+        """The tokens that end a request."""
+        return () if self.ignore_stop else spec.stop_ids
 
     @property
     def verifier_in_force(self) -> Verifier:

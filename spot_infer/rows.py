@@ -88,7 +88,7 @@ class Row:
     ) -> tuple[list[Step], tuple[int, ...], Result | None]:
         """Commit `steps` one at a time until the row is done; returns those committed and what became final."""
         spec = target.spec
-        stop_ids = () if settings.ignore_stop else spec.stop_ids
+        stop_ids = settings.stops(spec)
         before = self.final_tokens
         self.stats.rounds += 1
         for number, step in enumerate(steps):
@@ -125,7 +125,7 @@ class Row:
         return None
 
     def _result(self, target: Target, tokens: tuple[int, ...], settings: DecodeSettings) -> Result:
-        stop_ids = () if settings.ignore_stop else target.spec.stop_ids
+        stop_ids = settings.stops(target.spec)
         stopped = bool(tokens) and tokens[-1] in stop_ids
         reason: FinishReason = "stop" if stopped else "length"
         text = ""

@@ -74,7 +74,9 @@ def decode_lease(
     requests = lease_requests(lease, seed)
     rounds = decode(target, requests, settings_of(method, settings), method.drafter, record=True)
     counted = _counted(rounds, forwards, stopped)
-    for index, trajectory, result in record_trajectories(requests, counted, settings.max_new_tokens):
+    for index, trajectory, result in record_trajectories(
+        requests, counted, settings.max_new_tokens, settings.stops(target.spec)
+    ):
         forwards.add(result)
         yield index, StoredTrajectory(trajectory, lease[index].content_hash, lease[index].heldout), result
 

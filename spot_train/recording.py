@@ -7,7 +7,7 @@ trajectory is the table at state t whether decoding was draft-free or drafted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -49,17 +49,18 @@ class _Recording:
 
 
 def record_trajectories(
-    requests: Sequence[Request], rounds: Iterable[Round], max_new_tokens: int
+    requests: Sequence[Request], rounds: Iterable[Round], max_new_tokens: int, stop_ids: Sequence[int] = ()
 ) -> Iterator[tuple[int, Trajectory, Result]]:
     """(request index, trajectory, result) of every request as it finishes; `rounds` must have been decoded with
-    `record=True` and this limit."""
+    `record=True`, this limit and these stop tokens."""
     recordings: dict[int, _Recording] = {}
     for round_ in rounds:
         recording = recordings.setdefault(round_.request, _Recording())
         recording.add(round_)
         if round_.result is not None:
             del recordings[round_.request]
-            trajectory = _trajectory(requests[round_.request], recording, round_.result, max_new_tokens)
+            trajectory = _trajectory(requests[round_.request], recording, round_.result)
+            trajectory = replace(trajectory, max_new_tokens=max_new_tokens, stop_ids=tuple(stop_ids))
             yield round_.request, trajectory, round_.result
 
 
@@ -68,11 +69,11 @@ def decoded_trajectories(
 ) -> list[Trajectory]:
     """The trajectories of `requests`, in their order; draft-free without a drafter."""
     rounds = decode(target, requests, settings, drafter, record=True)
-    done = record_trajectories(requests, rounds, settings.max_new_tokens)
+    done = record_trajectories(requests, rounds, settings.max_new_tokens, settings.stops(target.spec))
     return [trajectory for _, trajectory, _ in sorted(done, key=lambda one: one[0])]
 
 
-def _trajectory(request: Request, recording: _Recording, result: Result, max_new_tokens: int) -> Trajectory:
+def _trajectory(request: Request, recording: _Recording, result: Result) -> Trajectory:
     tables = recording.tables
     commits = [sorted(step) for step in recording.steps]
     flat = np.array([commit for step in commits for commit in step], dtype=np.int32).reshape(-1, 2)
@@ -96,7 +97,6 @@ def _trajectory(request: Request, recording: _Recording, result: Result, max_new
         drawn_token=_joined([t.drawn_token for t in tables], np.empty(0, np.int32)) if drawn else None,
         drawn_logprob=_joined([t.drawn_logprob for t in tables], np.empty(0, np.float16)) if drawn else None,
         writes=result.stats.boundaries > 0 or len(set(recording.starts)) < 2,
-        max_new_tokens=max_new_tokens,
     )
 
 

@@ -18,7 +18,7 @@ from spot_infer.allocate import Pace, Passed, allocate, price, settle
 from spot_infer.blocks import BlockState, Step
 from spot_infer.cost import CostCurve
 from spot_infer.errors import SpotError
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead
 from spot_infer.replicas import lay_out
 from spot_infer.requests import Boundary
 from spot_train.trajectory import Trajectory
@@ -122,6 +122,13 @@ class _Replay:
         return self.trajectory.prompt_length + limit
 
     @property
+    def _ending(self) -> Ending | None:
+        one = self.trajectory
+        if one.max_new_tokens is None:
+            return None
+        return Ending(one.prompt_length, one.prompt_length + one.max_new_tokens, frozenset(one.stop_ids))
+
+    @property
     def _completes(self) -> bool:
         return self.fused and self.starts[self.step] + self.block_length < self._end
 
@@ -144,7 +151,16 @@ class _Replay:
     def context(self, budget: int, floor: float, temperature: float) -> DraftContext:
         assert self.state is not None
         tables = (self.trajectory.table(self.step - 1),)
-        return DraftContext(self.request, self.state, tables, budget, floor, temperature, completes=self._completes)
+        return DraftContext(
+            self.request,
+            self.state,
+            tables,
+            budget,
+            floor,
+            temperature,
+            completes=self._completes,
+            ending=self._ending,
+        )
 
     def advance(self, context: DraftContext, graph: DraftGraph) -> Drafted:
         """Accept what the recorded steps lead to, then the target's own commit; open what comes next."""

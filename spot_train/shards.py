@@ -97,10 +97,12 @@ class ShardSet:
         shards or those called `names`. One shard at a time is in memory, and none that a trajectory was taken from."""
         heldout = None if split is None else split == "heldout"
         writes = self.attributes["target"].get("cache", "exact") == "exact"
-        limit = self.attributes.get("decoding", {}).get("max_new_tokens")
+        decoding = self.attributes.get("decoding", {})
+        limit = decoding.get("max_new_tokens")
+        stop_ids = () if decoding.get("ignore_stop") else tuple(self.attributes["target"].get("stop_ids", ()))
         for name in self.names if names is None else names:
             for stored in read_shard(self.path / name, heldout):
-                yield replace(stored.trajectory, writes=writes, max_new_tokens=limit)
+                yield replace(stored.trajectory, writes=writes, max_new_tokens=limit, stop_ids=stop_ids)
 
 
 def open_shards(path: str | Path) -> ShardSet:

@@ -24,6 +24,7 @@ class Trajectory:
     was filled; the first block starts at prompt_length // L * L, or at prompt_length under full attention. writes: a
     finished block costs a forward that writes it to the cache, which it does not under full attention. max_new_tokens:
     the limit it was decoded under, on which it depends whether a block may follow another; None where unknown.
+    stop_ids: tokens that ended it, none where they were ignored.
     """
 
     prompt_hash: str
@@ -45,6 +46,7 @@ class Trajectory:
     drawn_logprob: NDArray[np.float16] | None = None
     writes: bool = True
     max_new_tokens: int | None = None
+    stop_ids: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         """Number of steps."""

@@ -28,5 +28,6 @@ def fake_trajectories(
     settings = DecodeSettings(
         max_new_tokens=max_new_tokens, rule=rule or CommitRule(), sampling=Sampling(temperature), batch_size=4
     )
-    recorded = record_trajectories(requests, decode(target, requests, settings, record=True), max_new_tokens)
+    rounds = decode(target, requests, settings, record=True)
+    recorded = record_trajectories(requests, rounds, max_new_tokens, target.spec.stop_ids)
     return tuple(trajectory for _, trajectory, _ in sorted(recorded, key=lambda one: one[0]))

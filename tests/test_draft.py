@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spot_infer.blocks import BlockState, Commit
 from spot_infer.draft import search
-from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.graph import DraftContext, DraftGraph, Ending
 from spot_infer.table import StaleTable
 
 MASK = 99
@@ -235,3 +235,24 @@ def test_a_large_merged_graph_costs_its_states_not_their_orders():
     (graph,) = search([one], score, [[[(1, 1.0)]] * 13])
     assert len(graph) == 300
     assert np.isclose(sum(mass for key, mass in zip(graph.keys, graph.masses, strict=True) if len(key) == 1), 1.0)
+
+
+@given(st.integers(0, 10**6), st.booleans(), st.integers(0, 2), st.integers(1, 12), st.sampled_from([(), (1,), (2,)]))
+def test_states_that_end_the_request_are_left_out_and_no_others(
+    seed: int, merged: bool, told: int, limit: int, stop_ids: tuple[int, ...]
+) -> None:
+    ending = Ending(START + told, START + told + limit, frozenset(stop_ids))
+    free = context(3, budget=500, completes=True)
+    bounded = replace(free, ending=ending)
+    pairs = options(free, seed)
+    (every,) = search([free], PrefixScore([free], seed), [pairs], merged)
+    (kept,) = search([bounded], PrefixScore([bounded], seed), [pairs], merged)
+    ends = [bounded.finishes(commits) for commits in every.commits]
+    over = {key for key, one in zip(every.keys, ends, strict=True) if one}
+    assert over.isdisjoint(kept.keys)
+    if merged:  # where no order of a state's commits ends the request before them, all its mass is there
+        assert {key for key in every.keys if not any(end < key for end in over)} - over <= set(kept.keys)
+    else:
+        expected = {key for key in every.keys if not any(key[:n] in over for n in range(1, len(key) + 1))}
+        assert set(kept.keys) == expected
+        assert all(kept.masses[kept.index[key]] == every.masses[every.index[key]] for key in expected)

@@ -108,7 +108,9 @@ def test_replay_equals_drafted_decoding(
     requests = [Request(tuple(2 + (seed + i * k) % 20 for k in range(1 + 5 * i)), seed=seed + i) for i in range(3)]
     free = DecodeSettings(3 * block_length + beyond, rule, Sampling(temperature), batch_size=2)
     rounds = decode(target, requests, free, record=True)
-    recorded = sorted(record_trajectories(requests, rounds, free.max_new_tokens), key=lambda r: r[0])
+    recorded = sorted(
+        record_trajectories(requests, rounds, free.max_new_tokens, target.spec.stop_ids), key=lambda r: r[0]
+    )
     control = [trajectory for _, trajectory, _ in recorded]
     drafter = drafter_of(method, block_length, rule, control, temperature)
     floor = floor if curve is None else 0.0
@@ -180,7 +182,7 @@ def decode_recorded(
     requests = [Request(tuple(5 + (7 * i + k) % 40 for k in range(3 + 4 * i)), seed=i) for i in range(8)]
     run = DecodeSettings(max_new_tokens=20, batch_size=4, budget=budget, boundary=boundary)
     rounds = decode(target, requests, run, drafter, record=True)
-    recorded = sorted(record_trajectories(requests, rounds, 20), key=lambda one: one[0])
+    recorded = sorted(record_trajectories(requests, rounds, 20, target.spec.stop_ids), key=lambda one: one[0])
     return [trajectory for _, trajectory, _ in recorded], [result.stats for _, _, result in recorded]
 
 

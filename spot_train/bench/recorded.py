@@ -63,8 +63,9 @@ def recorded(materials: Materials, condition: Condition) -> Recorded:
             shutil.rmtree(path, ignore_errors=True)
             write_shard(path, [StoredTrajectory(one, one.prompt_hash, True) for one in kept], attributes)
         writes = target.spec.cache == "exact"
+        stop_ids = settings.stops(target.spec)
         trajectories += [
-            dataclasses.replace(one, writes=writes, max_new_tokens=condition.max_new_tokens)
+            dataclasses.replace(one, writes=writes, max_new_tokens=condition.max_new_tokens, stop_ids=stop_ids)
             for one in kept[: len(lease)]
         ]
     return Recorded(requests, trajectories)
