@@ -1,6 +1,7 @@
 # make quickstart: collect, fit, export and decode on the embedded tiny target.   make test: the default test suite.
 # make bench: every suite of comparisons on it, transfer to and from the second tiny target, and their report.
-# Both set up their own virtual environment and need nothing but Python 3.11 or newer.
+# make figures: tables of the docs that tests print.
+# All set up their own virtual environment and need nothing but Python 3.11 or newer.
 PYTHON ?= python3
 VENV ?= .venv
 OUT ?= runs/quickstart
@@ -14,7 +15,7 @@ SIBLING ?= data/tiny-sdar-b16
 GRAPHS ?= builtin:data/tiny-sdar-graphs/float32.json builtin:data/tiny-sdar-graphs/bfloat16.json
 BIN = $(VENV)/bin
 
-.PHONY: quickstart bench test slow lint clean
+.PHONY: quickstart bench test slow figures lint clean
 
 quickstart: $(VENV)/.train
 	$(BIN)/spot-train quickstart --out $(OUT)
@@ -33,6 +34,9 @@ test: $(VENV)/.dev
 
 slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2 -m slow
+
+figures: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -s -m figures
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -74,6 +74,11 @@ def check_settings(settings: DecodeSettings) -> None:
         )
     if settings.curve is not None and (settings.pad or settings.floor):
         raise SpotError("budget auto drafts what pays, so it takes neither floor nor pad; leave them out")
+    if settings.curve is not None and settings.verifier_in_force == "rejection":
+        raise SpotError(
+            "budget is auto, whose depths follow the batch and the curve, and verifier is rejection, whose tokens "
+            "follow the depths; use a budget that is a number or another verifier"
+        )
     if settings.verifier not in get_args(Verifier):
         raise SpotError(f"verifier is {settings.verifier!r}; use {', '.join(get_args(Verifier))}")
     if settings.verifier_in_force == "rejection" and settings.rule.selection != "one":
@@ -88,13 +93,13 @@ def check_settings(settings: DecodeSettings) -> None:
 
 
 def _check_bitwise(settings: DecodeSettings) -> None:
+    if settings.curve is not None:
+        raise SpotError("bitwise is on, where every forward costs the same; use a budget that is a number")
     if settings.sequences < settings.batch_size * (1 + settings.budget):
         raise SpotError(
             f"bitwise mode has {settings.sequences} sequences a forward, but batch_size is {settings.batch_size} and "
             f"budget {settings.budget}; lower one of them"
         )
-    if settings.curve is not None:
-        raise SpotError("bitwise is on, where every forward costs the same; use a budget that is a number")
     if settings.layout != "batch" or settings.boundary != "separate":
         raise SpotError(
             f"bitwise is on, but layout is {settings.layout} and boundary {settings.boundary}; use layout batch and "

@@ -67,7 +67,7 @@ def check(
     if drafter is not None:
         order = load_drafter(resolve_path(drafter, Path.cwd())).to(device=subject.target.device)
     with Console(stderr=True).status("check") as status:
-        found = run(subject, order, bitwise, drafter or "chain", progress=status.update)
+        found = run(subject, order, bitwise or subject.bitwise, drafter or "chain", progress=status.update)
     if json_ is not None:
         write_json(json_, {**found.to_dict(), "provenance": provenance()})
     print_check(Console(), found)

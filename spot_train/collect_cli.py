@@ -120,9 +120,13 @@ def _method(values: Recipe, target: Target, drafter: str | None, method: str | N
     from spot_train.calibrate_graph import load_graph
     from spot_train.collect import target_attributes
     from spot_train.collect_methods import collection_method
-    from spot_train.methods import DrafterSources
+    from spot_train.methods import DrafterSources, parse_method
     from spot_train.recipe import resolve_path
 
+    uses = None if method is None else parse_method(method)[0]
+    for given, option, needs in ((drafter, "--drafter", "spot"), (graph, "--graph", "calibrated_graph")):
+        if given and uses not in (None, needs):
+            raise SpotError(f"{option} is given, but --method {uses} does not read it; leave one of them out")
     order = None if drafter is None else load_drafter(resolve_path(drafter, Path.cwd()), device=target.device)
     calibrated = None if graph is None else load_graph(graph, target_attributes(values, target))
     named = "spot" if drafter else "calibrated_graph" if graph else "draft-free"

@@ -65,6 +65,8 @@ def drafted_method(recipe: Recipe, spec: TargetSpec, name: str, drafter: Drafter
     decode = recipe.decode
     if decode.budget == 0:
         raise SpotError("decode.budget is 0, which drafts nothing; give --budget or leave the drafter out")
+    if isinstance(drafter, OrderDrafter):
+        drafter.check_block_length(spec.block_length)
     form = decode.form()
     boundary = form.boundary if spec.cache == "exact" else "separate"
     return Method(name, decode.budget, form.apply(drafter), decode.floor, decode.pad, boundary=boundary)

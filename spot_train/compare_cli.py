@@ -77,6 +77,8 @@ def compare(
     budgets = tuple(one for one in named if one != "auto")
     if any(one < 1 for one in budgets):
         raise SpotError(f"budget is {min(budgets)}; use at least 1 (draft-free has its own row), or auto")
+    if floor is not None and not budgets:
+        raise SpotError("--floor is given, but budget auto drafts what pays; leave --floor out")
     settings = replace(
         settings,
         stop=settings.stop if settings.ignore_stop else (*settings.stop, *chosen.stop),

@@ -61,6 +61,8 @@ def replay_command(
     budgets = [one for one in named if one != "auto"]
     if ("auto" in named) != (cost_curve is not None) or any(one < 1 for one in budgets):
         raise SpotError("give --budget auto and --cost-curve together, and other budgets as numbers of at least 1")
+    if floor and not budgets:
+        raise SpotError("--floor is given, but budget auto drafts what pays; leave --floor out")
     curve = None if cost_curve is None else load_curve(cost_curve)
     shards = open_shards(data)
     recorded = shards.trajectories(None if split == "all" else split)  # type: ignore[arg-type]

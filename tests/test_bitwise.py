@@ -220,3 +220,10 @@ def test_generate_takes_bitwise_and_implies_its_layout_and_boundary() -> None:
     free, drafted = (generate(target, prompts, config, drafter) for drafter in (None, ChainDrafter()))
     assert [one.tokens for one in free] == [one.tokens for one in drafted]
     assert sum(one.stats.nfe for one in drafted) < sum(one.stats.nfe for one in free)
+
+
+@pytest.mark.parametrize("asked", [{"layout": "concat"}, {"boundary": "fused"}])
+def test_what_can_not_have_one_shape_is_refused_where_it_was_asked_for(asked: dict[str, Any]) -> None:
+    with pytest.raises(SpotError, match=r"bitwise is on, but (layout is concat|boundary is fused)"):
+        GenerationConfig(bitwise=True, **asked).settings(drafted=True)
+    assert GenerationConfig(bitwise=True).settings(drafted=True).boundary == "separate"

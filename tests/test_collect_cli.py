@@ -53,6 +53,14 @@ def test_a_drafted_collection_and_its_check(recipe: Path, tmp_path: Path, capsys
         (["check-drafted", "--method", "joint_oracle"], "the trajectories being collected"),
         (["check-drafted", "--method", "calibrated_graph"], "needs a draft graph"),
         (["check-drafted", "--method", "spot"], "give --drafter"),
+        (
+            ["check-drafted", "--method", "chain", "--drafter", "builtin:data/tiny-sdar-drafter"],
+            "--method chain does not read it",
+        ),
+        (
+            ["collect", "--out", "OUT", "--drafter", "builtin:data/tiny-sdar-drafter"],
+            "the drafter was trained for block length 32",
+        ),
         (["check-drafted", "--bootstrap", "--set", "collect.lease_prompts=64"], "leaves no lease to draft"),
         (["collect", "--out", "OUT", "--method", "chains"], "method is 'chains'; use one of"),
         (["collect", "--out", "OUT", "--method", "chain", "--set", "decode.budget=0"], "decode.budget is 0"),

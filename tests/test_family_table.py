@@ -1,4 +1,4 @@
-"""The table of families: `pytest -q -s -m slow tests/test_family_table.py` prints it (docs/targets.md has it)."""
+"""The table of families: `pytest -q -s -m figures tests/test_family_table.py` prints it (docs/targets.md has it)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from family_figures import COLUMNS, LOSSLESS, Row, measure
 from official_blocks import TOLERANCE
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.figures
 REFERENCE = Path(__file__).resolve().parent.parent.parent / "shared" / "reference"
 rows: list[Row] = []
 

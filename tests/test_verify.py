@@ -16,6 +16,7 @@ from odd_drafters import HugeDrafter, ShuffledDrafter
 from slow_decoder import Decoded
 
 from spot_infer.blocks import Commit
+from spot_infer.cost import load_curve
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter
 from spot_infer.errors import SpotError
@@ -54,6 +55,14 @@ def test_every_result_carries_the_verdict_and_its_reason(drafter: ChainDrafter |
 def test_an_unknown_verifier_is_refused() -> None:
     with pytest.raises(SpotError, match="verifier is 'typical'; use coupled, uncoupled"):
         check_settings(replace(DRAFTED, verifier="typical"))  # type: ignore[arg-type]
+
+
+def test_auto_budgets_are_refused_under_rejection_whose_tokens_follow_the_depths() -> None:
+    auto = replace(DRAFTED, curve=load_curve("cpu-core"))
+    check_settings(auto)
+    check_settings(replace(auto, verifier="rejection", sampling=Sampling()))
+    with pytest.raises(SpotError, match=r"budget is auto, .* verifier is rejection"):
+        check_settings(replace(auto, verifier="rejection"))
 
 
 def _decoded(case: Case, settings: DecodeSettings, drafter: Drafter) -> dict[int, tuple[Decoded, int]]:

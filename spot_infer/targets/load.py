@@ -28,6 +28,7 @@ from spot_infer.targets.full_attention import FullAttentionTarget
 from spot_infer.targets.protocol import Attention, CacheKind, Target, TargetSpec
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_MOST_SLOTS = 256
 _MASK_STRINGS = ("<|MASK|>", "<|mask|>", "<MASK>", "<|mdm_mask|>")
 
 
@@ -111,6 +112,10 @@ def from_model(
         )
     if not block_length:
         raise SpotError(f"{name}: config.json has no block_size; pass block_length, such as 32 for an SDAR -b32 model")
+    if block_length > _MOST_SLOTS:
+        raise SpotError(
+            f"{name}: block_length is {block_length}; slots are stored in a byte: use at most {_MOST_SLOTS}"
+        )
     mask_id = _mask(mask_id, {}, tokenizer, None)
     vocab_size = int(model.config.vocab_size)
     cache = cache or ("prefix" if attention == "full" else "exact")

@@ -69,6 +69,8 @@ class Materials:
         self.options = options
         self.notes: list[str] = []
         recipe = load_recipe(options.recipe, options.overrides)
+        if recipe.decode.bitwise:
+            raise SpotError("decode.bitwise is true, which bench does not decode in; use `spot-train check --bitwise`")
         self.recipes = _recipes(options, recipe)
         self.task = load_task(options.task, options.task_path)
         here = Path.cwd()
@@ -148,6 +150,8 @@ class Materials:
         """Drafters trained under `rule` for this block length; where there is none, those of other rules."""
         fitting = [name for name, one in self.drafters.items() if one.model.config.block_length == block_length]
         own = [name for name in fitting if self.drafters[name].rule == rule]
+        if self.drafters and not fitting:
+            self.note(f"no drafter was trained for block length {block_length}: spot is left out there")
         if fitting and not own:
             self.note(f"no drafter was trained under the {rule.resolution} rule: {', '.join(fitting)} run under it")
         return own or fitting

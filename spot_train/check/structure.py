@@ -53,7 +53,7 @@ def audit_structure(target: Target, probes: Sequence[Probe], budget: int) -> lis
 
         def still(name: str, statement: str, measure: Callable[[Target, Probe], float]) -> None:
             difference = max(measure(target, probe) for probe in probes)
-            lines.append(Line(name, statement, difference, 8 * mixed))
+            lines.append(Line(name, statement, difference, max(8 * mixed, by_shape if _has_experts(target) else 0.0)))
 
         def close(name: str, statement: str, difference: float) -> None:
             lines.append(Line(name, statement, difference, by_shape))
@@ -73,6 +73,12 @@ def audit_structure(target: Target, probes: Sequence[Probe], budget: int) -> lis
         shapes = max(_shapes(target, probe, one, budget) for probe, one in zip(probes, solo, strict=True))
         close("shape invariance", "in either layout, padded or not, as alone", shapes)
     return lines
+
+
+def _has_experts(target: Target) -> bool:
+    """Whether tokens share their experts' matrices, so that company moves rounding wherever it falls."""
+    config = getattr(getattr(target, "model", None), "config", None)
+    return any(getattr(config, name, None) for name in ("num_experts", "num_local_experts", "n_routed_experts"))
 
 
 def _most(ones: Sequence[Tensor], others: Sequence[Tensor]) -> float:

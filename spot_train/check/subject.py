@@ -40,12 +40,14 @@ class SubjectOptions:
 
 @dataclass(frozen=True)
 class Subject:
-    """The target, the requests, and the settings of drafted runs; name: what the user called it."""
+    """The target, the requests, and the settings of drafted runs; name: what the user called it; bitwise: the recipe
+    decodes in bitwise mode."""
 
     name: str
     target: Target
     requests: tuple[Request, ...]
     settings: DecodeSettings
+    bitwise: bool = False
 
 
 def load_subject(options: SubjectOptions) -> Subject:
@@ -79,7 +81,7 @@ def load_subject(options: SubjectOptions) -> Subject:
     settings = replace(settings, rule=CommitRule(), sampling=Sampling(), stop=(), **given)
     requests = _requests(options, target, recipe)
     check_requests(target.spec, requests, settings)
-    return Subject(options.target, target, requests, settings)
+    return Subject(options.target, target, requests, settings, recipe is not None and recipe.decode.bitwise)
 
 
 def _requests(options: SubjectOptions, target: Target, recipe: Recipe | None) -> tuple[Request, ...]:

@@ -27,14 +27,11 @@ def groups(materials: Materials) -> list[Group]:
             if not materials.fits(condition):
                 materials.note(f"block: a block length of {length} doesn't fit {target}; left out")
                 continue
-            spot = trained(SUITE, materials, condition, budgets)
-            if not spot:
-                materials.note(f"block: no drafter was trained for block length {length}; spot is left out there")
             wanted = [
                 *untrained(SUITE, budgets),
                 *(Wanted(SUITE, oracle, budget) for oracle in ORACLES for budget in budgets),
                 *calibrated(SUITE, materials, condition, budgets),
-                *spot,
+                *trained(SUITE, materials, condition, budgets),
             ]
             asked.append(CellGroup(condition, tuple(wanted)))
     return asked

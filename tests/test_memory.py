@@ -1,4 +1,4 @@
-"""Peak memory of reading, verifying and fitting does not grow with the trajectories; `-m slow -s` prints it."""
+"""Peak memory of reading, verifying and fitting does not grow with the trajectories; `-m figures -s` prints it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spot_train.shard_files import attributes_digest, read_attributes, write_sha
 from spot_train.shards import shard_name, write_manifest
 from spot_train.trajectory import Trajectory
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.figures
 
 L = 16
 A_SHARD = 50
