@@ -30,7 +30,7 @@ from spot_train.drafted_check import check_drafted
 from spot_train.leases import Forwards, decode_lease, split_leases
 from spot_train.methods import DrafterSources
 from spot_train.prompts import load_prompts
-from spot_train.recording import decoded_trajectories, record_trajectories
+from spot_train.recording import decoded_trajectories
 from spot_train.shards import open_shards, shard_name
 from spot_train.trajectory import Trajectory
 
@@ -61,9 +61,7 @@ def records(case: Case, drafted: bool) -> list[Trajectory]:
         return control
     steps = {index: tuple(one.step(t) for t in range(len(one))) for index, one in enumerate(control)}
     drafter: Drafter = make_drafter(case.drafter, case, steps)
-    rounds = decode(case.target, requests, replace(base, batch_size=case.drafted_batch), drafter, record=True)
-    done = record_trajectories(requests, rounds, base.max_new_tokens)
-    return [trajectory for _, trajectory, _ in sorted(done, key=lambda one: one[0])]
+    return decoded_trajectories(case.target, requests, replace(base, batch_size=case.drafted_batch), drafter)
 
 
 def assert_same(one: Trajectory, other: Trajectory, exact: bool) -> None:
