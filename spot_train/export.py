@@ -77,7 +77,6 @@ def read_checkpoint(
             "sampling": facts.get("sampling", {}),
             "fit": settings["fit"],
             "steps": int(stored["global_step"]),
-            "epochs": int(stored["epoch"]) + 1,
         },
         metrics=dict(metrics or {}),
         licence=licence,
