@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from spot_infer.errors import SpotError
+from spot_train.cli_options import JsonOption, SplitOption
 
 
 def allocation(
@@ -20,11 +21,11 @@ def allocation(
     curve: Annotated[
         list[str] | None, typer.Option("--curve", help="File of profile, or a named curve. Repeatable; default all.")
     ] = None,
-    split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
+    split: SplitOption = "heldout",
     prompts: Annotated[int | None, typer.Option(min=2, help="Most trajectories; default all.")] = None,
     budget: Annotated[list[int] | None, typer.Option("--budget", min=1, help="Of the grid. Repeatable.")] = None,
     floor: Annotated[list[float] | None, typer.Option("--floor", min=0, max=1, help="Of the grid. Repeatable.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Predict what budget auto gives beside the best fixed budget and floor, tuned on the other half of the data."""
     from rich.console import Console
@@ -33,13 +34,12 @@ def allocation(
     from spot_infer.cost import NAMED_CURVES, load_curve
     from spot_train.allocation import BUDGETS, FLOORS, against_grid
     from spot_train.recipe import resolve_path
-    from spot_train.shards import open_shards
+    from spot_train.shards import named_split, open_shards
 
-    if split not in ("heldout", "train", "all"):
-        raise SpotError(f"--split is {split!r}; use heldout, train or all")
+    chosen = named_split(split)
     curves = [load_curve(name) for name in curve or NAMED_CURVES]
     shards = open_shards(data)
-    trajectories = [one for one in shards.trajectories(None if split == "all" else split) if len(one)][:prompts]  # type: ignore[arg-type]
+    trajectories = list(islice(filter(len, shards.trajectories(chosen)), prompts))
     order = load_drafter(resolve_path(drafter, Path.cwd()))
     with Console(stderr=True).status("allocation") as status:
         rows = against_grid(

@@ -30,11 +30,11 @@ def graph(
     from spot_infer.atomic import check_place
     from spot_train.calibrate_graph import calibrate_graph, record_pool, recorded_shards
     from spot_train.collect import load_recipe_target
-    from spot_train.recipe import load_recipe, parse_overrides
+    from spot_train.recipe import recipe_from_flags
     from spot_train.shards import open_shards
 
     check_place(out)
-    values = load_recipe(recipe, parse_overrides(set_ or ()))
+    values = recipe_from_flags(recipe, set_)
     if data is None:
         recorded = record_pool(values, load_recipe_target(values))
     else:
@@ -82,14 +82,14 @@ def floor(
     from spot_infer.checkpoint import load_drafter
     from spot_train.calibrate_floor import calibrate_floor
     from spot_train.cost_view import print_floors
-    from spot_train.recipe import load_recipe, parse_overrides, resolve_path
+    from spot_train.recipe import recipe_from_flags, resolve_path
 
     check_place(out)
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    values = load_recipe(recipe, parse_overrides(set_ or ()))
+    values = recipe_from_flags(recipe, set_)
     order = load_drafter(resolve_path(drafter, Path.cwd()))
     with Console(stderr=True).status("calibrate floor") as status:
         result = calibrate_floor(values, order, drafter, out, curve, data, clock, status.update)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,15 +20,15 @@ from spot_train.allocation_cli import allocation
 from spot_train.bench_cli import bench
 from spot_train.calibrate_cli import calibrate_app
 from spot_train.check_cli import check
+from spot_train.cli_options import JsonOption, RecipeArgument, SetOption, SplitOption
 from spot_train.compare_cli import compare
 from spot_train.output_lock import Interrupted
-from spot_train.recipe_cli import SetOption, recipe_app
+from spot_train.recipe_cli import recipe_app
 from spot_train.replay_cli import replay_command
 from spot_train.shards_cli import shards_app
 
 if TYPE_CHECKING:
     from spot_infer.drafters import OrderDrafter
-    from spot_train.recipe import Recipe
 
 app = typer.Typer(
     name="spot-train",
@@ -52,7 +52,6 @@ app.command()(cost_cli.profile)
 app.command()(cost_cli.simulate)
 app.add_typer(shards_app, name="shards")
 
-RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
 DataOption = Annotated[Path, typer.Option("--data", help="Folder of shards that collect wrote.", show_default=False)]
 DrafterOption = Annotated[
     str, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin: path.", show_default=False)
@@ -61,7 +60,6 @@ BudgetOption = Annotated[list[int], typer.Option("--budget", min=1, help="Most d
 AllowCodeOption = Annotated[
     bool, typer.Option("--allow-code-execution", help="Score code tasks by running the generated code.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
@@ -76,7 +74,9 @@ def fit(
 ) -> None:
     """Train an order model on collected shards."""
     flags = {"fit.devices": devices, "fit.precision": precision, "fit.strategy": strategy}
-    values = _recipe(recipe, set_, flags)
+    from spot_train.recipe import recipe_from_flags
+
+    values = recipe_from_flags(recipe, set_, flags)
     from spot_train.shards import open_shards
 
     shards = open_shards(data)
@@ -103,7 +103,7 @@ def fit(
 def evaluate(
     drafter: DrafterOption,
     data: DataOption,
-    split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
+    split: SplitOption = "heldout",
     budget: BudgetOption = [8, 20],  # noqa: B006
     states: Annotated[int | None, typer.Option(min=1, help="Most states measured; default all.")] = None,
     replay: Annotated[int | None, typer.Option(min=0, help="Most trajectories replayed; default all.")] = None,
@@ -144,10 +144,11 @@ def export(
     """Write the drafter folder, read it back and compare every bit."""
     if set_ and recipe is None:
         raise SpotError("export takes --set only with --recipe; add --recipe")
-    values = None if recipe is None else _recipe(recipe, set_)
     from spot_train.export import export as run
     from spot_train.export import read_checkpoint
+    from spot_train.recipe import recipe_from_flags
 
+    values = None if recipe is None else recipe_from_flags(recipe, set_)
     draft = None if values is None else values.decode.draft_settings()
     drafter = read_checkpoint(checkpoint, draft=draft)
     metrics = None if data is None else _scored(drafter, data, "heldout", (8, 20), None, None)
@@ -224,25 +225,18 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def _recipe(path: str, overrides: Sequence[str] | None, flags: Mapping[str, Any] | None = None) -> Recipe:
-    from spot_train.recipe import recipe_from_flags
-
-    return recipe_from_flags(path, overrides, flags)
-
-
 def _scored(
     drafter: OrderDrafter, data: Path, split: str, budgets: Sequence[int], states: int | None, replay: int | None
 ) -> dict[str, Any]:
     """What `evaluate` measures of a drafter on one split of a set of shards."""
     from spot_train.evaluate import evaluate
-    from spot_train.shards import open_shards
+    from spot_train.shards import named_split, open_shards
 
-    if split not in ("heldout", "train", "all"):
-        raise SpotError(f"--split is {split!r}; use heldout, train or all")
+    chosen = named_split(split)
     shards = open_shards(data)
     return evaluate(
         drafter,
-        shards.trajectories(None if split == "all" else split),  # type: ignore[arg-type]
+        shards.trajectories(chosen),
         budgets=budgets,
         replay_limit=replay,
         temperature=shards.sampling.temperature,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from spot_infer.errors import SpotError
+from spot_train.cli_options import JsonOption, RecipeArgument, SetOption
 
 if TYPE_CHECKING:
     from spot_infer.targets.protocol import Target
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
     from spot_train.drafted_check import DraftedReport
     from spot_train.recipe import Recipe
 
-RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
-]
 DrafterOption = Annotated[
     str | None, typer.Option("--drafter", help="Exported drafter to decode with: folder, hub id or builtin: path.")
 ]
@@ -35,7 +31,6 @@ BudgetOption = Annotated[
 BootstrapOption = Annotated[
     bool, typer.Option("--bootstrap", help="Fit drafters to the first leases and draft the rest with them.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def collect(

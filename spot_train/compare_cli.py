@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from spot_infer.errors import SpotError
+from spot_train.cli_options import RecipeArgument, SetOption
 
 
 def compare(
-    recipe: Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)],
+    recipe: RecipeArgument,
     drafter: Annotated[
         str, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin: path.", show_default=False)
     ],
@@ -40,10 +41,7 @@ def compare(
     allow_code_execution: Annotated[
         bool, typer.Option("--allow-code-execution", help="Score code tasks by running the generated code.")
     ] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
-    ] = None,
+    set_: SetOption = None,
 ) -> None:
     """Decode a task draft-free and drafted, side by side, and print one table."""
     from dataclasses import replace
@@ -58,13 +56,11 @@ def compare(
     from spot_infer.machine_curve import machine_curve
     from spot_train.calibrate_floor import floor_option
     from spot_train.collect import decode_settings, load_recipe_target
-    from spot_train.recipe import load_recipe, parse_overrides, resolve_path
+    from spot_train.recipe import recipe_from_flags, resolve_path
     from spot_train.side_by_side import Comparison, print_rows, side_by_side, write_rows
     from spot_train.tasks import load_task
 
-    flags = {"decode.verifier": verifier, "decode.preset": preset}
-    chosen_flags = {key: value for key, value in flags.items() if value is not None}
-    values = load_recipe(recipe, parse_overrides(set_ or ()) | chosen_flags)
+    values = recipe_from_flags(recipe, set_, {"decode.verifier": verifier, "decode.preset": preset})
     if output is not None:
         check_place(output)
     if pool is not None and (path is not None or task != "tiny"):

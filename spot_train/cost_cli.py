@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spot_infer.errors import SpotError
+from spot_train.cli_options import SplitOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +103,7 @@ def simulate(
     floor: Annotated[list[float] | None, typer.Option("--floor", min=0, help="Repeatable; default 0.")] = None,
     pad: Annotated[bool, typer.Option("--pad", help="Every forward holds 1 + budget replicas a row.")] = False,
     preset: Annotated[str, typer.Option(help="default, or paper: separate boundaries and trees.")] = "default",
-    split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
+    split: SplitOption = "heldout",
     prompts: Annotated[int | None, typer.Option(min=1, help="Most trajectories, or prompts of --check.")] = None,
     check: Annotated[
         str | None, typer.Option("--check", help="Recipe: profile and decode its target too, and print both.")
@@ -158,14 +160,13 @@ def _predicted(
 ) -> list[dict[str, Any]]:
     from spot_infer.allocate import MOST_STATES
     from spot_infer.cost import NAMED_CURVES, load_curve
-    from spot_train.shards import open_shards
+    from spot_train.shards import named_split, open_shards
     from spot_train.simulate import prediction_row, replay_rounds
 
-    if split not in ("heldout", "train", "all"):
-        raise SpotError(f"--split is {split!r}; use heldout, train or all")
+    chosen = named_split(split)
     loaded = [load_curve(name) for name in curves or NAMED_CURVES]
     shards = open_shards(data)
-    trajectories = list(shards.trajectories(None if split == "all" else split))[:prompts]  # type: ignore[arg-type]
+    trajectories = list(islice(shards.trajectories(chosen), prompts))
     if not trajectories:
         raise SpotError(f"{data} holds no trajectory in split {split}; use another split")
     temperature = shards.sampling.temperature
@@ -211,9 +212,9 @@ def _checked(
     from spot_train.calibrate_floor import calibration_requests
     from spot_train.collect import decode_settings, load_recipe_target
     from spot_train.cost_check import Checked, check_prediction
-    from spot_train.recipe import load_recipe, parse_overrides
+    from spot_train.recipe import recipe_from_flags
 
-    values = load_recipe(recipe, parse_overrides(measuring["set"] or ()))
+    values = recipe_from_flags(recipe, measuring["set"])
     target = load_recipe_target(values)
     requests, _ = calibration_requests(values, target)
     settings = replace(decode_settings(values), batch_size=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,7 @@ def study(
     change against the control, its standard error, and how many trajectories it changed. `limit`: most held-out
     trajectories measured. Raises SpotError where there is none.
     """
-    trajectories = [one for _, one in zip(range(limit or 1 << 62), shards.trajectories("heldout"), strict=False)]
-    trajectories = [one for one in trajectories if len(one)]
+    trajectories = [one for one in islice(shards.trajectories("heldout"), limit) if len(one)]
     if not trajectories:
         raise SpotError(f"{shards.path} has no held-out trajectory; collect with prompts.heldout_fraction above 0")
     sizes, rest = _sizes(shards, encodings)

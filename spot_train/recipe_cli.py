@@ -9,25 +9,21 @@ from typing import Annotated
 import typer
 
 from spot_infer.errors import SpotError
+from spot_train.cli_options import JsonOption, RecipeArgument, SetOption
 
 recipe_app = typer.Typer(help="Look at recipes. No model is loaded.", no_args_is_help=True)
-
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
-]
 
 
 @recipe_app.command()
 def show(
-    recipe: Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)],
+    recipe: RecipeArgument,
     set_: SetOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Print a recipe laid over what it extends, with --set applied and every default filled in."""
-    from spot_train.recipe import load_recipe, parse_overrides
+    from spot_train.recipe import recipe_from_flags
 
-    tree = load_recipe(recipe, parse_overrides(set_ or ())).model_dump(mode="json")
+    tree = recipe_from_flags(recipe, set_).model_dump(mode="json")
     if as_json:
         typer.echo(json.dumps(tree, indent=1))
         return

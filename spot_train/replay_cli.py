@@ -9,6 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from spot_infer.errors import SpotError
+from spot_train.cli_options import SplitOption
 
 
 def replay_command(
@@ -27,7 +28,7 @@ def replay_command(
     floor: Annotated[float, typer.Option(min=0, max=1, help="Smallest mass worth verifying.")] = 0.0,
     boundary: Annotated[str, typer.Option(help="Block boundaries: fused or separate; auto fuses.")] = "auto",
     preset: Annotated[str, typer.Option(help="default, or paper: separate boundaries and trees.")] = "default",
-    split: Annotated[str, typer.Option(help="heldout, train or all.")] = "heldout",
+    split: SplitOption = "heldout",
     limit: Annotated[int | None, typer.Option(min=1, help="Most trajectories replayed; default all.")] = None,
     output: Annotated[Path | None, typer.Option(help="Also append the cells to this results file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line a cell.")] = False,
@@ -48,10 +49,9 @@ def replay_command(
     from spot_train.recipe import resolve_path
     from spot_train.replay_run import default_methods, print_cells, replay_cells
     from spot_train.results import append_rows
-    from spot_train.shards import open_shards
+    from spot_train.shards import named_split, open_shards
 
-    if split not in ("heldout", "train", "all"):
-        raise SpotError(f"--split is {split!r}; use heldout, train or all")
+    part = named_split(split)
     form = find_preset(preset)
     if boundary not in get_args(Boundary):
         raise SpotError(f"--boundary is {boundary!r}; use {', '.join(get_args(Boundary))}")
@@ -65,8 +65,7 @@ def replay_command(
         raise SpotError("--floor is given, but budget auto drafts what pays; leave --floor out")
     curve = None if cost_curve is None else load_curve(cost_curve)
     shards = open_shards(data)
-    recorded = shards.trajectories(None if split == "all" else split)  # type: ignore[arg-type]
-    trajectories = [one for one in islice(recorded, limit) if len(one)]
+    trajectories = [one for one in islice(shards.trajectories(part), limit) if len(one)]
     if not trajectories:
         raise SpotError(f"{data} has no trajectory in split {split}; use another --split")
     order = None if drafter is None else load_drafter(resolve_path(drafter, Path.cwd()))

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from spot_infer.atomic import BeforeRename, write_json
 from spot_infer.errors import SpotError
@@ -33,6 +33,7 @@ __all__ = [
     "Split",
     "StoredTrajectory",
     "differing_field",
+    "named_split",
     "open_shards",
     "read_trajectories",
     "shard_name",
@@ -103,6 +104,13 @@ class ShardSet:
         for name in self.names if names is None else names:
             for stored in read_shard(self.path / name, heldout):
                 yield replace(stored.trajectory, writes=writes, max_new_tokens=limit, stop_ids=stop_ids)
+
+
+def named_split(name: str) -> Split | None:
+    """The split that `--split` names, None for all of them. Raises SpotError where there is none of that name."""
+    if name not in (*get_args(Split), "all"):
+        raise SpotError(f"--split is {name!r}; use heldout, train or all")
+    return None if name == "all" else name  # type: ignore[return-value]
 
 
 def open_shards(path: str | Path) -> ShardSet:

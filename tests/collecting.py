@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_dlm import FakeTarget
 
 from spot_train.collect import Summary, collect
@@ -54,6 +58,17 @@ def folder_bytes(folder: Path) -> dict[str, bytes]:
     left_out = ("writer.lock", "provenance.json")
     files = [path for path in folder.rglob("*") if path.is_file() and path.name not in left_out]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(files)}
+
+
+@contextmanager
+def child_server(*modules: str) -> Iterator[ForkServerContext]:
+    """Starts children that have `modules` of the tests imported already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*modules, "datasets"])
+    here = Path(__file__).resolve().parent
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
+        yield context
 
 
 def killable_collect(prompts: str, out: str, marker: str, hang_at: int | None) -> None:

@@ -9,14 +9,12 @@ import torch
 from fake_dlm import FakeTarget, FakeTokenizer
 from hypothesis import strategies as st
 from slow_decoder import FullLogits, canvas_full_logits, fake_full_logits, model_full_logits
-from small_families import random_model, random_moe
+from small_families import qwen3, random_model, random_moe
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
 )
 
 from spot_infer.targets import from_model
@@ -41,18 +39,7 @@ def fake_targets(draw: st.DrawFn) -> tuple[Any, FullLogits]:
 @lru_cache
 def tiny_qwen3(seed: int, block_length: int, vocab: int) -> tuple[Any, FullLogits]:
     """A random float64 Qwen3 of two layers, its adapter and its full forward."""
-    config = Qwen3Config(
-        vocab_size=vocab,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-    )
-    model = random_model(Qwen3ForCausalLM, config, seed).to(torch.float64)
+    model = qwen3(seed, vocab_size=vocab).to(torch.float64)
     target = from_model(
         model,
         FakeTokenizer(),

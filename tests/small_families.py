@@ -53,14 +53,22 @@ def _save(folder: Path, config: dict[str, Any], weights: dict[str, Tensor]) -> N
     save_file({name: weight.clone().contiguous() for name, weight in weights.items()}, folder / "model.safetensors")
 
 
+_QWEN3 = {**_COMMON, "num_key_value_heads": 2, "head_dim": 8}
+
+
+def qwen3(seed: int, dtype: torch.dtype = torch.float32, **shape: int) -> Any:
+    """A random Qwen3 of two layers, SDAR's class."""
+    return random_model(Qwen3ForCausalLM, Qwen3Config(**{**_QWEN3, **shape}), seed, dtype)
+
+
 def save_sdar(folder: Path, seed: int = 0, dtype: torch.dtype = torch.float32, **shape: int) -> Any:
-    config = {**_COMMON, "num_key_value_heads": 2, "head_dim": 8, **shape}
-    model = random_model(Qwen3ForCausalLM, Qwen3Config(**config), seed, dtype)
+    config = {**_QWEN3, **shape}
+    model = qwen3(seed, dtype, **shape)
     _save(folder, {**config, **_IDS, "model_type": "sdar", "block_size": 4}, model.state_dict())
     return model
 
 
-_SDAR_MOE = {**_COMMON, **_EXPERTS, "num_key_value_heads": 2, "head_dim": 8, "norm_topk_prob": True}
+_SDAR_MOE = {**_QWEN3, **_EXPERTS, "norm_topk_prob": True}
 
 
 def random_moe(family: str, seed: int) -> Any:

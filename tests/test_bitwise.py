@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossless_targets import tiny_full_attention
 from odd_drafters import CrossingDrafter, HugeDrafter
-from small_families import random_model
+from small_families import qwen3
 from torch import Tensor
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from spot_infer import GenerationConfig, generate
 from spot_infer.bitwise import bitwise_settings, fixed_shape
@@ -35,18 +34,7 @@ SETTINGS = DecodeSettings(max_new_tokens=13, batch_size=2, ignore_stop=True)
 
 
 def small_model(dtype: torch.dtype = torch.float32) -> BlockCausalTarget:
-    config = Qwen3Config(
-        vocab_size=40,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=256,
-    )
-    model = random_model(Qwen3ForCausalLM, config, 0).to(dtype)
-    target = from_model(model, FakeTokenizer(), block_length=8, mask_id=39, stop_ids=[0])
+    target = from_model(qwen3(0, vocab_size=40).to(dtype), FakeTokenizer(), block_length=8, mask_id=39, stop_ids=[0])
     assert isinstance(target, BlockCausalTarget)
     return target
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import shutil
 import time
@@ -12,7 +11,16 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
-from collecting import LEASE, PROMPTS, collect_fake, fake_target, folder_bytes, small_recipe, write_prompts
+from collecting import (
+    LEASE,
+    PROMPTS,
+    child_server,
+    collect_fake,
+    fake_target,
+    folder_bytes,
+    small_recipe,
+    write_prompts,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -156,12 +164,7 @@ def killable(prompts: str, out: str, marker: str, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServerContext]:
-    """Starts children that have everything imported already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["test_bootstrap", "datasets"])
-    here = Path(__file__).resolve().parent
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
+    with child_server("test_bootstrap") as context:
         yield context
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
 import shutil
 import time
@@ -12,7 +10,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import pytest
-from collecting import LEASE, PROMPTS, collect_fake, folder_bytes, killable_collect, write_prompts
+from collecting import LEASE, PROMPTS, child_server, collect_fake, folder_bytes, killable_collect, write_prompts
 
 from spot_train.shards import shard_name, verify_shards
 
@@ -21,12 +19,7 @@ _PATIENCE_S = 180
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServerContext]:
-    """Starts children that have everything imported already."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["collecting", "datasets"])
-    here = Path(__file__).resolve().parent
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
+    with child_server("collecting") as context:
         yield context
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from spot_infer.drafters.order import OrderDrafter, OrderScores
+from spot_infer.drafters import OrderDrafter
 from spot_train.bench.cells import make_cell_drafter
 from spot_train.bench.conditions import STOPS, calibrated, counted, places, some, trained, untrained
 from spot_train.bench.curves import curve
@@ -154,7 +154,6 @@ def first_rejection(drafted: Drafted, drafter: OrderDrafter) -> str:
         return "token"
     start = context.state.start
     slots = [at - start for at, _ in path]
-    scores = OrderScores(drafter.model, [context], drafter.settings.tau, drafter.chunk_states)
-    (probabilities,) = scores([(0, tuple(slots), len(path))])
+    (probabilities,) = drafter.score([context])([(0, tuple(slots), len(path))])
     first = int(context.tables[0].slots[int(probabilities.argmax())])
     return "budget" if first == position - start else "position"

@@ -1,0 +1,15 @@
+"""Arguments and options that several commands of `spot-train` take alike."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
+]
+SplitOption = Annotated[str, typer.Option(help="heldout, train or all.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
