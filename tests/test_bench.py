@@ -175,6 +175,16 @@ def test_every_suite_gives_valid_rows(recipe: Path, tmp_path: Path, suite: str) 
         assert cell.distribution_preserving == (cell.verifier != "greedy"), cell.reason
 
 
+def test_what_bench_leaves_out_or_does_not_do_is_said(recipe: Path, tmp_path: Path) -> None:
+    few: dict[str, Any] = {"rules": ("float32",), "prompts_replay": 1, "prompts_real": 1}
+    longer = bench_options(recipe, tmp_path / "out", **few, overrides={"target.block_length": 16})
+    progress = Quiet()
+    assert not any(cell.method == "spot" for cell in cells(run_bench(["oracle"], longer, progress)))
+    assert "no drafter was trained for block length 16: spot is left out there" in progress.notes
+    with pytest.raises(SpotError, match=r"decode\.bitwise is true, which bench does not decode in"):
+        run_bench(["oracle"], bench_options(recipe, tmp_path / "b", overrides={"decode.bitwise": True}))
+
+
 def test_an_unknown_suite_is_named(recipe: Path, tmp_path: Path) -> None:
     with pytest.raises(SpotError, match="there is no suite 'mane'"):
         run_bench(["mane"], bench_options(recipe, tmp_path / "out"))

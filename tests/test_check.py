@@ -13,7 +13,7 @@ import torch
 from fake_dlm import FakeTarget, FakeTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
-from lossless_targets import tiny_full_attention, tiny_qwen3
+from lossless_targets import tiny_full_attention, tiny_moe, tiny_qwen3
 from rich.console import Console
 from small_families import random_model
 from small_target import save_small_target
@@ -338,6 +338,24 @@ def test_a_recipe_names_the_target_and_flags_win(capsys: pytest.CaptureFixture[s
         "float32 on cpu, block length 8, 2 prompts of at most 6 new tokens, batches of 2, drafter chain at budget 3"
         in (capsys.readouterr().out)
     )
+
+
+@pytest.mark.parametrize("asked", [["decode.bitwise=true"], ["decode.bitwise=true", "decode.boundary=fused"]])
+def test_a_recipe_that_decodes_bitwise_is_audited_in_that_mode(
+    asked: list[str], capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    flags = [part for one in [f"target.path_or_id={folder}", *asked] for part in ("--set", one)]
+    assert run(["check", "builtin:recipes/tiny.yaml", *flags, *SMALL]) == 0
+    assert "identical to the bit" in capsys.readouterr().out
+
+
+def test_experts_may_move_rounding_and_dense_layers_may_not() -> None:
+    """Whatever company the first line happened to measure: rounding may show in any of those that change company."""
+    still = ("a future token", "a sibling replica", "a pad", "the control's cache")
+    for target, tolerated in ((tiny_moe("llada2_moe", 0, 4)[0], True), (tiny_qwen3(0, 4, 40)[0], False)):
+        lines = structure_of(target)
+        assert all(line.holds for line in lines.values())
+        assert all((lines[name].tolerance > 0) is tolerated for name in still)
 
 
 def test_what_does_not_hold_exits_with_one(

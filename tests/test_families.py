@@ -83,6 +83,13 @@ def test_a_mixture_of_experts_decodes_in_float64(model_type: str, tmp_path: Path
     assert generate(target, [[5, 6, 7]], GenerationConfig(max_new_tokens=6))[0].tokens
 
 
+def test_a_block_whose_slots_a_byte_can_not_number_is_refused(tmp_path: Path) -> None:
+    SAVERS["sdar"](tmp_path)
+    assert load_target(tmp_path, block_length=256).spec.block_length == 256
+    with pytest.raises(SpotError, match=r"block_length is 257; .* use at most 256"):
+        load_target(tmp_path, block_length=257)
+
+
 def test_a_cache_that_does_not_fit_the_attention_is_refused(tmp_path: Path) -> None:
     for model_type, cache in (("sdar_moe", "dual"), ("llada", "exact")):
         SAVERS[model_type](tmp_path / model_type)

@@ -108,6 +108,7 @@ def test_draft_free_writes_no_block_where_the_target_caches_none(shards: Path) -
         (["--split", "test"], "use heldout, train or all"),
         (["--split", "train"], "no trajectory in split train"),
         (["--graph", "missing.json"], "missing.json"),
+        (["--budget", "auto", "--cost-curve", "cpu-core", "--floor", "0.1"], "leave --floor out"),
     ],
 )
 def test_what_cannot_be_replayed_is_one_sentence(

@@ -85,6 +85,13 @@ def draft_free(target: Target, requests: Sequence[Request], settings: DecodeSett
     return decoded_trajectories(target, requests, replace(settings, budget=0, boundary="separate"))
 
 
+def drafted_flips(target: Target, plan: DecodingPlan, resolution: str, settings: DecodeSettings) -> Flips:
+    """Drafted against draft-free decoding, both under `settings`."""
+    free = draft_free(target, plan.requests, settings)
+    drafted = decoded_trajectories(target, plan.requests, settings, plan.drafter(resolution))
+    return compare_runs(target, plan.requests, free, drafted, settings)
+
+
 def audit_decoding(
     target: Target, plan: DecodingPlan, resolution: str, progress: Progress = lambda done: None
 ) -> DecodingAudit:
@@ -113,9 +120,8 @@ def audit_bitwise(
 
     Raises SpotError where this machine or target rules the mode out.
     """
-    settings = bitwise_settings(plan.under(resolution), plan.settings.budget)
-    progress(f"{resolution} rule, bitwise: draft-free")
-    free = draft_free(target, plan.requests, settings)
-    progress(f"{resolution} rule, bitwise: drafted")
-    drafted = decoded_trajectories(target, plan.requests, settings, plan.drafter(resolution))
-    return BitwiseAudit(resolution, compare_runs(target, plan.requests, free, drafted, settings))
+    instead = replace(plan.under(resolution), layout="batch", boundary="separate")
+    progress(f"{resolution} rule: bitwise")
+    return BitwiseAudit(
+        resolution, drafted_flips(target, plan, resolution, bitwise_settings(instead, plan.settings.budget))
+    )

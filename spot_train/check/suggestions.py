@@ -16,10 +16,9 @@ from spot_train.check.decoding import (
     Progress,
     audit_bitwise,
     audit_decoding,
-    draft_free,
+    drafted_flips,
 )
-from spot_train.check.flips import Flips, compare_runs
-from spot_train.recording import decoded_trajectories
+from spot_train.check.flips import Flips
 
 
 @dataclass(frozen=True)
@@ -76,13 +75,7 @@ def _remedy(setting: str, audits: dict[str, DecodingAudit]) -> Remedy:
 
 def _drafted(target: Target, plan: DecodingPlan) -> dict[str, Flips]:
     """Drafted against draft-free, both as the plan says."""
-    found = {}
-    for resolution in RESOLUTIONS:
-        settings = plan.under(resolution)
-        free = draft_free(target, plan.requests, settings)
-        drafted = decoded_trajectories(target, plan.requests, settings, plan.drafter(resolution))
-        found[resolution] = compare_runs(target, plan.requests, free, drafted, settings)
-    return found
+    return {one: drafted_flips(target, plan, one, plan.under(one)) for one in RESOLUTIONS}
 
 
 def _bitwise(target: Target, plan: DecodingPlan, progress: Progress) -> Remedy:
