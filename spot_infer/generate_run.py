@@ -14,10 +14,11 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from spot_infer.api import GenerationConfig, encode_prompt, rule_mismatch
+from spot_infer.api import GenerationConfig, rule_mismatch
 from spot_infer.checkpoint import load_drafter
-from spot_infer.decode import decode, request_fault
+from spot_infer.decode import decode
 from spot_infer.drafters import OrderDrafter
+from spot_infer.encoded_prompts import encode_rows
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.live import LiveView, live_frames
@@ -105,17 +106,11 @@ def _note(text: str) -> None:
 
 def _samples(run: Run, prompts: Prompts) -> list[Sample]:
     """Every row's samples, each checked; an error names the line it comes from."""
-    samples = []
-    for row in prompts.rows:
-        try:
-            ids = encode_prompt(run.target, row.prompt, run.config.raw)
-        except SpotError as error:
-            raise SpotError(f"{prompts.source} {row.line}: {error}") from error
-        if fault := request_fault(run.target.spec, Request(ids), run.config.max_new_tokens):
-            raise SpotError(f"{prompts.source} {row.line} {fault}")
-        for number in range(run.config.n):
-            samples.append(Sample(row.id, number, Request(ids, request_seed(run.config.seed, ids, number))))
-    return samples
+    return [
+        Sample(row.id, number, Request(ids, request_seed(run.config.seed, ids, number)))
+        for row, ids in encode_rows(run.target, prompts, run.config.max_new_tokens, run.config.raw)
+        for number in range(run.config.n)
+    ]
 
 
 def _rounds(run: Run, samples: Sequence[Sample], record: bool = False) -> Iterator[Round]:

@@ -400,3 +400,11 @@ def test_bad_input_is_one_sentence(
 ) -> None:
     assert run(["check", folder, *flags]) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_a_prompt_file_is_at_fault_by_its_line(folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "prompts.jsonl"
+    for row, said in (({"prompt": ""}, "line 2: a prompt is empty"), ({"tokens": [99999]}, "line 2 holds token id")):
+        file.write_text(json.dumps({"prompt": "a"}) + "\n" + json.dumps(row) + "\n")
+        assert run(["check", folder, "--input", str(file), "--prompts", "2"]) == 2
+        assert said in capsys.readouterr().err

@@ -9,6 +9,7 @@ from typing import Any
 
 from spot_infer.api import encode_prompt
 from spot_infer.decode import check_requests
+from spot_infer.encoded_prompts import encode_rows
 from spot_infer.errors import SpotError
 from spot_infer.noise import request_seed
 from spot_infer.packaged import packaged
@@ -79,18 +80,24 @@ def load_subject(options: SubjectOptions) -> Subject:
         if getattr(options, name) is not None
     }
     settings = replace(settings, rule=CommitRule(), sampling=Sampling(), stop=(), **given)
-    requests = _requests(options, target, recipe)
+    requests = _requests(options, target, recipe, settings.max_new_tokens)
     check_requests(target.spec, requests, settings)
     return Subject(options.target, target, requests, settings, recipe is not None and recipe.decode.bitwise)
 
 
-def _requests(options: SubjectOptions, target: Target, recipe: Recipe | None) -> tuple[Request, ...]:
+def _requests(
+    options: SubjectOptions, target: Target, recipe: Recipe | None, max_new_tokens: int
+) -> tuple[Request, ...]:
     if recipe is not None and options.input is None:
         prompts = [one.prompt_ids for one in heldout_prompts(recipe, target)[0]]
         source = "the recipe's held-out pool"
     else:
-        file = options.input or packaged(PROMPTS)
-        prompts = [encode_prompt(target, row.prompt) for row in read_prompts(file).rows[: options.prompts]]
+        read = read_prompts(options.input or packaged(PROMPTS))
+        first = replace(read, rows=read.rows[: options.prompts])
+        if options.input is None:
+            prompts = [encode_prompt(target, row.prompt) for row in first.rows]
+        else:
+            prompts = [ids for _, ids in encode_rows(target, first, max_new_tokens)]
         source = str(options.input or f"builtin:{PROMPTS}")
     if len(prompts) < options.prompts:
         raise SpotError(f"--prompts is {options.prompts}, but {source} holds {len(prompts)}; ask for fewer")
