@@ -117,7 +117,7 @@ def test_two_processes_share_every_layer_and_decode_the_same(tmp_path: Path) -> 
     for family in families:
         SAVERS[family](tmp_path / family)
     (tmp_path / "sharded.py").write_text(SHARDED)
-    path = os.pathsep.join([str(REPO), str(REPO / "tests"), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(REPO), str(REPO / "tests"), str(REPO / "data"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
     folders = [str(tmp_path / family) for family in families]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
