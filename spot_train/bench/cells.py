@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from spot_infer.cost import load_curve
 from spot_infer.divergence import Divergence
 from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings
 from spot_infer.verify import distribution_preserving
 from spot_train.bench.committed import committed_measures
 from spot_train.bench.materials import Materials
-from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, Wanted, runs_of
+from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, Wanted, options, runs_of
 from spot_train.bench.recorded import Recorded, generated, recorded
 from spot_train.bench.score_memory import ScoreMemory
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.methods import DrafterSources, beside_preset, make_drafter
-from spot_train.replay import draft_free, replay
+from spot_train.replay import ReplayResult, draft_free, replay
 from spot_train.replay_run import replay_figures
 from spot_train.results import Cell, PerPrompt
 
-OF_THE_LOOP = ("floor", "pad", "boundary")
+OF_THE_LOOP = ("floor", "pad", "boundary", "curve")
+PREDICTED = ("paper-gsm8k", "paper-mbpp")
+"""Named curves that replayed rows carry a throughput ratio on, as `throughput_CURVE` of their measures."""
 ORACLES = {"position_oracle": "share_of_position_oracle", "joint_oracle": "share_of_joint_oracle"}
 
 
@@ -46,6 +49,7 @@ def make_cell_drafter(
     own = beside_preset(one.method, {name: value for name, value in one.options if name not in OF_THE_LOOP}, form)
     loop = {name: value for name, value in one.options if name in OF_THE_LOOP}
     loop = {"pad": materials.recipe.decode.pad and "floor" not in loop, "boundary": form.boundary, **loop}
+    loop |= {"curve": load_curve(loop["curve"])} if "curve" in loop else {}
     sources = DrafterSources(
         rule=group.condition.rule,
         order=None if one.drafter is None else materials.drafters[one.drafter],
@@ -77,8 +81,10 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
                 floor,
                 temperature,
                 boundary=loop["boundary"],
+                curve=loop.get("curve"),
             )
         figures = replay_figures(results, materials.block_length(condition))
+        figures["measures"] = _predicted(results, 1 + one.budget if loop["pad"] else 1)
         spread = ratio_spread([each.draft_free_nfe for each in results], [each.nfe for each in results])
         figures["spread"] = {"reduction": spread} if spread else {}
         if drafter is None:
@@ -91,6 +97,16 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
         stamp = _stamp(materials, group, one) | {"cpu_s": round(time.process_time() - started, 3)}
         rows.append((one, _cell(materials, group, one, figures, stamp)))
     return rows
+
+
+def _predicted(results: Sequence[ReplayResult], least: int) -> dict[str, float | None]:
+    """Throughput over draft-free's on curves that know no drafter's cost, by forwards of at least `least` replicas."""
+    return {
+        f"throughput_{name}": sum(one.draft_free_nfe for one in results)
+        * curve.cost(1)
+        / sum(curve.cost(max(size, least)) for one in results for size in one.sizes)
+        for name, curve in ((name, load_curve(name)) for name in PREDICTED)
+    }
 
 
 def _decoded(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell]]:
@@ -207,12 +223,13 @@ def _stamp(materials: Materials, group: CellGroup, one: Wanted) -> dict[str, Any
 
 
 def _shares(one: Wanted, rows: Mapping[Any, Cell]) -> dict[str, float | None]:
-    """Shares of the oracles' reductions at the same budget, where the group holds them."""
+    """Shares of the oracles' reductions at the same budget and boundary, where the group holds them."""
     if one.method in ORACLES or one.method == DRAFT_FREE:
         return {}
+    boundary = options(boundary=dict(one.options).get("boundary"))
     shares: dict[str, float | None] = {}
     for oracle, name in ORACLES.items():
-        ceiling = rows.get(Wanted("", oracle, one.budget).run)
+        ceiling = rows.get(Wanted("", oracle, one.budget, boundary).run)
         if ceiling is not None:
             shares[name] = rows[one.run].reduction / ceiling.reduction
     return shares

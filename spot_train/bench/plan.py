@@ -52,8 +52,8 @@ class Condition:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One cell a suite asks for. options: the drafter's own, sorted, with `floor`, `pad` and `boundary` where they
-    are set."""
+    """One cell a suite asks for. options: the drafter's own, sorted, with `floor`, `pad`, `boundary` and `curve` (a
+    name) where they are set."""
 
     suite: str
     method: str

@@ -48,7 +48,9 @@ def by_budget(pools: Iterable[Pooled]) -> list[Pooled]:
 
 
 def budget_name(pool: Pooled) -> str:
-    return "" if pool.first.method == DRAFT_FREE else str(pool.first.budget)
+    if pool.first.method == DRAFT_FREE:
+        return ""
+    return "auto" if "curve" in pool.first.options else str(pool.first.budget)
 
 
 def tables_by_setting(pools: Sequence[Pooled], layout: Layout, beside: Iterable[str] = ()) -> list[Table]:

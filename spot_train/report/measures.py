@@ -31,6 +31,16 @@ def named(title: str, name: str, places: int, unit: str = "", bold: bool = False
     return Measure(title, lambda pool: number(pool.mean(name), places, unit), bold)
 
 
+def percent(title: str, name: str) -> Measure:
+    """A column of a share, in per cent."""
+
+    def text(pool: Pooled) -> str:
+        share = pool.mean(name)
+        return ABSENT if share is None else f"{share:.0%}"
+
+    return Measure(title, text)
+
+
 NFE = named("NFE", "nfe", 1, bold=True)
 PLAIN_NFE = named("NFE", "nfe", 1)
 REDUCTION = Measure("reduction (95%)", _reduction_with_interval)

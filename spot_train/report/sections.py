@@ -13,6 +13,7 @@ from spot_train.report.cells import DAGGER, condition, grouped, pool_seeds, sett
 from spot_train.report.compare_cells import Content
 from spot_train.report.curve_suites import curves
 from spot_train.report.document import Report, Section
+from spot_train.report.ladder_suite import ladder
 from spot_train.report.main_suite import main, oracle, plain
 from spot_train.report.response_suites import ablation, block, budget, length, temperature, transfer
 from spot_train.report.scope import commands, listed, sentence
@@ -45,6 +46,11 @@ SUITES: dict[str, tuple[str, str, Callable[[Sequence[Cell]], Content]]] = {
     "length": ("Generation length", "How the gain answers to the length of the generation", length),
     "block": ("Block length", "How the gain answers to the block length", block),
     "transfer": ("Transfer", "What a drafter trained on one target is worth on another", transfer),
+    "ladder": (
+        "From the paper's decoder to this one",
+        "What each step beyond the paper is worth: states merged, boundaries fused, a budget that pays for itself",
+        ladder,
+    ),
     "calibration": (
         "Calibration",
         "Whether the drafter's masses come true, and what the first rejected draft of a round got wrong",

@@ -11,6 +11,7 @@ from spot_train.suites import (
     budget,
     calibration,
     coverage,
+    ladder,
     length,
     main,
     oracle,
@@ -33,4 +34,5 @@ SUITES: Mapping[str, Callable[[Materials], list[Group]]] = {
     "block": block.groups,
     "transfer": transfer.groups,
     "calibration": calibration.groups,
+    "ladder": ladder.groups,
 }

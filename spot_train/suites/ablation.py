@@ -26,21 +26,21 @@ FLOORS = (0.02, 0.05, 0.1, 0.2)
 LOOP: tuple[dict[str, Any], ...] = (
     {"pad": False},
     {"pad": True},
-    {"floor": 0.05},
     {"floor": 0.1},
     {"floor": 0.1, "pad": True},
 )
 
 
 def groups(materials: Materials) -> list[Group]:
-    """The smallest and the largest budget, T = 0, stop tokens honoured."""
+    """The smallest and the largest budget, T = 0, stop tokens honoured; the short form times the smallest alone."""
+    full = materials.options.full
     budgets = sorted({min(materials.options.budgets), max(materials.options.budgets)})
     asked: list[Group] = []
     for target, rule in places(materials):
         condition = counted(materials, target, rule, prompts=some(materials))
         variants = [*STRUCTURE, *({"floor": floor} for floor in FLOORS)]
         asked.append(_cells(materials, condition, budgets, variants))
-        asked.append(_cells(materials, timed(materials, target, rule), budgets, list(LOOP)))
+        asked.append(_cells(materials, timed(materials, target, rule), budgets if full else budgets[:1], list(LOOP)))
     return asked
 
 

@@ -2,7 +2,8 @@
 
 Forwards, and what was committed: a verifier that keeps the target's law leaves the share of argmax commits and the
 mean committed probability at draft-free's values. Apart from any drafter, how often a proposal for the right slot
-survives, by the number of steps it was made ahead. The short form drafts at the smallest budget alone.
+survives, by the number of steps it was made ahead. The short form drafts at the smallest budget alone, without the
+confidence tree.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def groups(materials: Materials) -> list[Group]:
             for seed in chosen.seeds:
                 condition = timed(materials, target, rule, temperature=temperature, seed=seed, tables=True)
                 drafted = [
-                    *(Wanted(SUITE, "confidence_tree", budget) for budget in budgets),
+                    *(Wanted(SUITE, "confidence_tree", budget) for budget in budgets if chosen.full),
                     *calibrated(SUITE, materials, condition, budgets),
                     *trained(SUITE, materials, condition, budgets),
                 ]

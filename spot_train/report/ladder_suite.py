@@ -1,0 +1,87 @@
+"""The `ladder` suite: one row a step from the paper's decoder to the default, oracles under either boundary. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spot_train.report import measures
+from spot_train.report.cells import ABSENT, DRAFT_FREE, SPOT, Pooled, grouped, pool_seeds, rule_name, setting
+from spot_train.report.compare_cells import Content, budget_name, tables_by_setting
+from spot_train.report.tables import Layout, Measure
+from spot_train.results import Cell
+from spot_train.suites.ladder import CURVE, STEPS
+
+PAPER, *_ = STEPS
+
+
+def ladder(cells: Sequence[Cell]) -> Content:
+    """Steps of one drafter under one rule and budget beside the paper's form of it."""
+    pools = sorted(pool_seeds(cells), key=lambda one: (rule_name(one.first.rule) != "float32", _rank(one)))
+    paper = {_place(one): one for one in pools if step_name(one) == PAPER}
+
+    def fewer(one: Pooled) -> str:
+        reference = paper.get(_place(one))
+        return ABSENT if reference is None or one.first.method != SPOT else f"{reference.nfe / one.nfe:.2f}x"
+
+    several = _several_drafters(pools)
+
+    def name(one: Pooled) -> str:
+        return f"{step_name(one)}, {one.first.drafter}" if several and one.first.drafter else step_name(one)
+
+    layout = Layout(
+        row_names=("step", "D"),
+        row=lambda one: (name(one), budget_name(one)),
+        group=lambda one: f"rule {rule_name(one.first.rule)}",
+        measures=(
+            measures.named("NFE", "nfe", 2),
+            measures.PLAIN_REDUCTION,
+            Measure("fewer than paper", fewer),
+            measures.ACCEPTED,
+            measures.named("calls", "drafter_calls", 1),
+            measures.named("positions", "positions", 0),
+            measures.percent("of position oracle", "share_of_position_oracle"),
+            measures.percent("of joint oracle", "share_of_joint_oracle"),
+            measures.named(f"on {CURVE}", f"throughput_{CURVE}", 2, "x"),
+            measures.THROUGHPUT,
+        ),
+        block=lambda one: one.first.method if one.first.method in (DRAFT_FREE, SPOT) else "oracles",
+    )
+    notes = [
+        "paper: a tree, and a forward a boundary; merged: one block copy a state; fused: no forward spent on "
+        f"boundaries, the default; auto: as many states a round as pay on the curve {CURVE}. Shares are of the oracle "
+        f"with the same boundaries and budget. On {CURVE}: predicted throughput over draft-free's, no drafter's time "
+        "in it; positions: token positions forwarded a prompt, padding left out."
+    ]
+    tables = tables_by_setting(pools, layout)
+    return Content([table.without_empty_columns(ABSENT) for table in tables], notes=notes)
+
+
+def step_name(pool: Pooled) -> str:
+    """The step that a row's options are."""
+    cell = pool.first
+    if "curve" in cell.options:
+        return "auto"
+    if cell.method == SPOT:
+        return next((name for name, own in STEPS.items() if own == cell.options), SPOT)
+    boundary = cell.options.get("boundary", "fused")
+    return cell.method if cell.method == DRAFT_FREE else f"{cell.method.replace('_', ' ')}, {boundary}"
+
+
+def _rank(pool: Pooled) -> tuple[int, ...]:
+    cell = pool.first
+    names = [*STEPS, "auto"]
+    name = step_name(pool)
+    oracle = cell.method not in (DRAFT_FREE, SPOT)
+    step = names.index(name) if name in names else 0
+    return oracle, cell.method == SPOT, name == "auto", cell.budget, step
+
+
+def _place(pool: Pooled) -> tuple[str, str, int, str | None]:
+    return setting(pool.first), rule_name(pool.first.rule), pool.first.budget, pool.first.drafter
+
+
+def _several_drafters(pools: Sequence[Pooled]) -> bool:
+    """Whether some setting and rule has rows of more than one drafter."""
+    ours = [one for one in pools if one.first.method == SPOT]
+    places = grouped(ours, lambda one: (setting(one.first), rule_name(one.first.rule)))
+    return any(len({one.first.drafter for one in same}) > 1 for same in places.values())

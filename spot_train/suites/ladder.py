@@ -1,0 +1,54 @@
+"""From the paper's decoder to this one, a step at a time, and what is left to the oracles (`docs/decoding.md`).
+
+Steps: the paper's tree with a forward a boundary, states merged, boundaries fused, a budget that pays on a cost curve.
+Counted by replay at T = 0 with stop tokens honoured and ignored and at T = 1, and timed on real forwards.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spot_infer.allocate import MOST_STATES
+from spot_train.bench.conditions import counted, places, timed, trained
+from spot_train.bench.materials import Materials
+from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, Group, Wanted, options
+from spot_train.suites.oracle import ORACLES
+
+SUITE = "ladder"
+STEPS: dict[str, dict[str, Any]] = {
+    "paper": {"merged": False, "boundary": "separate"},
+    "merged": {"boundary": "separate"},
+    "fused": {},
+}
+"""Options of `spot` by step; the paper's first, the default last."""
+CURVE = "paper-gsm8k"
+
+
+def groups(materials: Materials) -> list[Group]:
+    """The smallest and the largest budget, under every rule of the bench (both, where none is named)."""
+    budgets = sorted({min(materials.options.budgets), max(materials.options.budgets)})
+    asked: list[Group] = []
+    for target, rule in places(materials, both=True):
+        conditions = [
+            counted(materials, target, rule),
+            counted(materials, target, rule, ignore_stop=True),
+            counted(materials, target, rule, temperature=1.0),
+            *(timed(materials, target, rule, temperature=temperature) for temperature in (0.0, 1.0)),
+        ]
+        asked += [CellGroup(one, tuple(_steps(materials, one, budgets))) for one in conditions]
+    return asked
+
+
+def _steps(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
+    wanted = [Wanted(SUITE, DRAFT_FREE)]
+    for chosen in STEPS.values():
+        wanted += trained(SUITE, materials, condition, budgets, **chosen)
+    wanted += trained(SUITE, materials, condition, [MOST_STATES], curve=CURVE)
+    if condition.mode == "replay" and not condition.sampling.temperature:
+        wanted += [
+            Wanted(SUITE, oracle, budget, options(boundary=boundary))
+            for oracle in ORACLES
+            for boundary in ("separate", None)
+            for budget in budgets
+        ]
+    return wanted
