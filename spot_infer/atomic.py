@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,12 +56,13 @@ def write_json(path: Path, value: Any, before_rename: BeforeRename | None = None
 
 
 @contextmanager
-def new_folder(path: Path, before_rename: BeforeRename | None = None) -> Iterator[Path]:
+def new_folder(path: Path, before_rename: BeforeRename | None = None, replace: bool = True) -> Iterator[Path]:
     """An empty folder to fill; it becomes `path` when the block ends and vanishes when the block raises.
 
-    A folder that stood at `path` is replaced, and removed once the new one is in place.
+    A folder that stood at `path` is replaced, and removed once the new one is in place. Without `replace` it stays and
+    the new one vanishes: several processes may make the same folder at once, and the first one's is kept.
     """
-    partial = path.with_name(path.name + PARTIAL)
+    partial = path.with_name(path.name + ("" if replace else f".{secrets.token_hex(4)}") + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
     with full_disk_named(path):
         try:
@@ -69,20 +71,15 @@ def new_folder(path: Path, before_rename: BeforeRename | None = None) -> Iterato
             _sync_tree(partial)
             if before_rename is not None:
                 before_rename()
-            replaced = path.with_name(path.name + REPLACED)
-            shutil.rmtree(replaced, ignore_errors=True)
-            if path.exists():
-                os.rename(path, replaced)
-            os.rename(partial, path)
+            (_replace_folder if replace else _keep_first)(partial, path)
             sync_folder(path.parent)
-            shutil.rmtree(replaced, ignore_errors=True)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
 
 
 def remove_partials(folder: Path) -> None:
-    """Delete what a killed process left half-written in `folder`."""
+    """Delete what killed processes left half-written in `folder`; nobody may be writing there."""
     for leftover in folder.glob(f"*{PARTIAL}"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
@@ -111,6 +108,25 @@ def full_disk_named(path: Path) -> Iterator[None]:
         raise SpotError(
             f"the disk is full while writing {path}; nothing finished is lost, free space and resume"
         ) from (error)
+
+
+def _replace_folder(partial: Path, path: Path) -> None:
+    replaced = path.with_name(path.name + REPLACED)
+    shutil.rmtree(replaced, ignore_errors=True)
+    if path.exists():
+        os.rename(path, replaced)
+    os.rename(partial, path)
+    sync_folder(path.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _keep_first(partial: Path, path: Path) -> None:
+    try:
+        os.rename(partial, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        shutil.rmtree(partial)
 
 
 def _sync_tree(folder: Path) -> None:

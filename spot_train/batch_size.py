@@ -41,10 +41,15 @@ def with_recorded_batch(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def with_fitting_batch(
-    recipe: Recipe, target: Target, method: Method, settings: DecodeSettings, prompts: Sequence[Prompt]
+    recipe: Recipe,
+    target: Target,
+    method: Method,
+    settings: DecodeSettings,
+    prompts: Sequence[Prompt],
+    neighbours: int = 1,
 ) -> Recipe:
     """The recipe with `auto` replaced by what fits into free memory: a power of two, at most the prompts of a lease
-    (rounded down); 8 for a target that is no torch module."""
+    (rounded down); 8 for a target that is no torch module. neighbours: processes on this machine that do the same."""
     if recipe.collect.batch_size != "auto":
         return recipe
     if not isinstance(getattr(target, "model", None), torch.nn.Module):
@@ -52,9 +57,10 @@ def with_fitting_batch(
     longest = max(len(prompt.prompt_ids) for prompt in prompts)
     measured = target.device.type == "cuda"
     free = torch.cuda.mem_get_info(target.device)[0] if measured else free_memory_bytes()
+    sharers = -(-neighbours // torch.cuda.device_count()) if measured else neighbours
     peak = _measured_peak if measured else reckoned_peak
     one, two = (peak(target, method, settings, longest, rows) for rows in (1, 2))
-    return _fixed(recipe, fitting_rows(free, one, two, recipe.collect.lease_prompts))
+    return _fixed(recipe, fitting_rows(free // sharers, one, two, recipe.collect.lease_prompts))
 
 
 def _recorded_attributes(folder: Path) -> Iterator[Mapping[str, Any]]:

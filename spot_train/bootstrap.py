@@ -2,7 +2,8 @@
 
 Milestones are lease indices and a drafter is fitted to the leases before its own, so what a run records does not depend
 on its speed. Every drafter is kept beside the shards under its lease; a run that was killed goes on with it, or with
-the fit that it was killed in.
+the fit that it was killed in. Of several processes one fits, the others wait for its drafter, and one of them goes on
+with the fit where it dies.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from typing import Any
 from spot_infer.checkpoint import CONFIG_FILE, PretrainedDrafter, load_drafter
 from spot_infer.errors import SpotError
 from spot_infer.targets.protocol import Target
-from spot_train.collect_methods import drafted_method
+from spot_train.collect_methods import drafted_method, never
+from spot_train.collect_run import FITTING
 from spot_train.compare import Method
 from spot_train.export import export
 from spot_train.facts import drafter_facts
 from spot_train.fit import fit
+from spot_train.output_lock import only_one
 from spot_train.prompts import Prompt
+from spot_train.ranks import on_its_own
 from spot_train.recipe import FitSection, Recipe
 from spot_train.shards import ShardSet, read_shard, shard_name
 from spot_train.trajectory import Trajectory
@@ -68,13 +72,16 @@ class Bootstrap:
     fit_s: float = 0.0
     _current: tuple[int, Method] | None = None
 
-    def at(self, lease: int) -> Method:
-        """Fits the drafter that the lease needs, unless it is kept in the folder."""
+    def at(self, lease: int, stopped: Callable[[], bool] = never) -> Method:
+        """Fits the drafter that the lease needs, unless it is kept in the folder or another process fits it."""
         milestone = max((one for one in self.milestones if one <= lease), default=None)
         if milestone is None:
             return self.start
         if self._current is None or self._current[0] != milestone:
-            drafter = self._kept(milestone) or self._fitted(milestone)
+            drafter = self._kept(milestone)
+            if drafter is None:
+                with only_one(self.folder / FITTING, stopped), on_its_own():
+                    drafter = self._kept(milestone) or self._fitted(milestone)
             drafter.to(self.target.device)
             self._current = milestone, drafted_method(self.recipe, self.target.spec, "spot", drafter)
         return self._current[1]

@@ -70,13 +70,18 @@ def fit(
     devices: Annotated[str | None, typer.Option(help="Lightning's devices; sets fit.devices.")] = None,
     precision: Annotated[str | None, typer.Option(help="Lightning's precision; sets fit.precision.")] = None,
     strategy: Annotated[str | None, typer.Option(help="Lightning's strategy; sets fit.strategy.")] = None,
+    warm_start: Annotated[
+        str | None, typer.Option(help="Exported drafter whose weights training starts from.", show_default=False)
+    ] = None,
     set_: SetOption = None,
 ) -> None:
     """Train an order model on collected shards."""
     flags = {"fit.devices": devices, "fit.precision": precision, "fit.strategy": strategy}
-    from spot_train.recipe import recipe_from_flags
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.recipe import recipe_from_flags, resolve_path
 
     values = recipe_from_flags(recipe, set_, flags)
+    start = None if warm_start is None else load_drafter(resolve_path(warm_start, Path.cwd()))
     from spot_train.shards import open_shards
 
     shards = open_shards(data)
@@ -94,6 +99,7 @@ def fit(
         temperature=shards.sampling.temperature,
         facts=drafter_facts(shards),
         progress=True,
+        warm_start=start,
     )
     append_provenance(out, {"command": "fit", "data": str(data), "checkpoint": checkpoint.name})
     typer.echo(f"checkpoint: {checkpoint}")

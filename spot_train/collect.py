@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,41 +20,32 @@ import torch
 from spot_infer.atomic import BeforeRename, full_disk_named, remove_partials
 from spot_infer.errors import SpotError
 from spot_infer.noise import NOISE_VERSION
-from spot_infer.requests import DecodeSettings, Result
+from spot_infer.requests import DecodeSettings
 from spot_infer.table import TOP_K
 from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
 from spot_train.batch_size import with_fitting_batch, with_recorded_batch
 from spot_train.collect_methods import DRAFT_FREE, OneMethod, Schedule, method_record
 from spot_train.collect_plan import Plan, check_space, make_plan
+from spot_train.collect_run import Run, check_recipe
 from spot_train.compare import Method
-from spot_train.leases import Forwards, decode_lease, lease_record, split_leases
-from spot_train.output_lock import Interrupted, PendingSignal, deferred_signals, output_lock
+from spot_train.leases import Forwards, decode_lease, split_leases
+from spot_train.output_lock import Interrupted, OutputLock, PendingSignal, deferred_signals, output_lock
 from spot_train.prompts import Prompt, PromptReport, load_prompts
 from spot_train.provenance import append_provenance, library_versions, weights_hash
+from spot_train.ranks import Rank, on_device
 from spot_train.recipe import COLLECT_SECTIONS, Recipe, recipe_hash, recipe_values
-from spot_train.shard_files import (
-    Damaged,
-    StoredTrajectory,
-    check_shard,
-    shard_bytes,
-    write_shard,
-)
-from spot_train.shards import (
-    MERGED,
-    common_attributes,
-    differing_field,
-    read_manifest,
-    shard_name,
-    shard_paths,
-    write_manifest,
-)
+from spot_train.shard_files import StoredTrajectory, shard_bytes
+
+MethodMaker = Callable[[Recipe, Target], Method]
+"""Makes the method once the target is loaded; picklable where several processes collect."""
+ALONE = Rank()
 
 
 @dataclass
 class Tally:
-    """How far a run is. trajectories, bytes: finished shards included; commits, forwards, seconds: of this run, fit_s
-    of them in fits."""
+    """How far a run is. trajectories, bytes: finished shards included; commits, forwards, seconds: of this process,
+    fit_s of them in fits."""
 
     trajectories: int = 0
     bytes: int = 0
@@ -64,17 +54,23 @@ class Tally:
     seconds: float = 0.0
     fit_s: float = 0.0
 
+    def count(self, finished: Mapping[str, Mapping[str, Any]]) -> None:
+        """Set trajectories and bytes to those of the finished shards, given by their attributes."""
+        self.trajectories = sum(attributes["counts"]["trajectories"] for attributes in finished.values())
+        self.bytes = sum(map(shard_bytes, finished.values()))
+
 
 @dataclass(frozen=True)
 class Summary:
-    """A finished run: its plan, its tally, how many shards it wrote, and what the whole set took, forwards of earlier
-    runs included, where every shard says it."""
+    """A finished run: its plan, its tally, how many shards were written during it, what the whole set took, forwards of
+    earlier runs included, where every shard says it, and a sentence for each worker that did not end well."""
 
     out: Path
     plan: Plan
     tally: Tally
     written: int
     recorded: Forwards | None = None
+    ended: tuple[str, ...] = ()
 
     @property
     def bytes_per_trajectory(self) -> float:
@@ -94,74 +90,88 @@ class Progress(Protocol):
         """After every trajectory and every shard."""
 
 
-@dataclass
-class _Run:
-    """One call of `collect`. common: attributes that all shards share; finished: attributes of sound shards by name."""
-
-    folder: Path
-    recipe: Recipe
-    target: Target
-    leases: list[list[Prompt]]
-    report: PromptReport
-    common: dict[str, Any]
-    before_rename: BeforeRename | None
-    finished: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def save_manifest(self) -> None:
-        """Write the manifest of what is finished."""
-        values = recipe_values(self.recipe, COLLECT_SECTIONS)
-        report = self.report.to_dict()
-        write_manifest(self.folder, self.common, values, report, len(self.leases), self.finished, self.before_rename)
-
-
 def collect(
     recipe: Recipe,
     out: str | Path,
     target: Target | None = None,
     progress: Progress | None = None,
     before_rename: BeforeRename | None = None,
-    method: Method = DRAFT_FREE,
+    method: Method | MethodMaker = DRAFT_FREE,
     bootstrap: bool = False,
+    rank: Rank = ALONE,
+    take_over: str | None = None,
 ) -> Summary:
     """Decode the recipe's prompts and store their trajectories as shards in `out`, resuming what is there.
 
-    `target` replaces the recipe's own, already loaded. `method` (`collect_methods.collection_method`) says what is
-    drafted; with `bootstrap` it is only the start, until drafters are fitted as the recipe's `bootstrap` says. Shards
-    that another method made are kept: each says what made it. `before_rename` runs before every rename (tests delay
-    there). Damaged shards and manifests are made again. Raises SpotError where `out` holds another recipe's or target's
-    shards (naming the field), another process writes it, or the disk is too small; Interrupted on SIGINT or SIGTERM.
+    `target` replaces the recipe's own, already loaded. `method` says what is drafted; with `bootstrap` it is only the
+    start, until drafters are fitted as the recipe's `bootstrap` says. Shards that another method made are kept: each
+    says what made it. `rank` is this process among several that fill `out` together; each returns once no lease is
+    missing. `before_rename` runs before every rename (tests delay there). Damaged shards and manifests are made again.
+    Raises SpotError where `out` holds another recipe's or target's shards (naming the field), another job writes it
+    (whose lock `take_over` breaks, by name), or the disk is too small; Interrupted on SIGINT or SIGTERM.
     """
-    folder = _folder(Path(out))
-    with output_lock(folder), full_disk_named(folder):
-        remove_partials(folder)
-        recipe = with_recorded_batch(recipe, folder)
-        repaired = _check_recipe(folder, recipe)
-        target = load_recipe_target(recipe) if target is None else target
-        prompts, report = load_prompts(recipe, target)
-        widest = dataclasses.replace(method, budget=max(method.budget, recipe.decode.budget if bootstrap else 0))
-        recipe = with_fitting_batch(recipe, target, widest, decode_settings(recipe), prompts)
-        leases = split_leases(prompts, recipe.collect.lease_prompts)
-        common = shared_attributes(recipe, target, report)
-        run = _Run(folder, recipe, target, leases, report, common, before_rename)
-        heard = (lambda lease: None) if progress is None else progress.fitting
-        schedule, fits = make_schedule(recipe, target, leases, folder, common, method, bootstrap, heard)
-        repaired += _adopt(run)
-        plan = make_plan(recipe, target.spec, leases, report, run.finished, repaired, fits)
-        check_space(folder, plan, recipe.collect.free_space_margin_bytes)
+    with output_lock(Path(out), rank.job, take_over) as lock, full_disk_named(Path(out)):
+        run, plan, opened, schedule = open_run(
+            recipe, lock, rank, target, method, bootstrap, before_rename, None if progress is None else progress.fitting
+        )
+        lock.share()
         if progress is not None:
             progress.started(plan)
-        run.save_manifest()
         with deferred_signals() as pending:
-            tally = _decode_missing(run, plan, schedule, progress, pending)
-        written = len(run.finished) - plan.kept
+            tally = _decode_missing(run, plan, opened, schedule, progress, pending)
+        return close_run(run, plan, tally, pending)
+
+
+def open_run(
+    recipe: Recipe,
+    lock: OutputLock,
+    rank: Rank,
+    target: Target | None,
+    method: Method | MethodMaker,
+    bootstrap: bool,
+    before_rename: BeforeRename | None = None,
+    fitting: Callable[[int], None] | None = None,
+) -> tuple[Run, Plan, Target, Schedule]:
+    """Everything that can be refused is refused here, before the first forward; the first process of a job also writes
+    the manifest, from which the others take the batch size."""
+    folder = lock.folder
+    if lock.first:
+        remove_partials(folder)
+    recipe = with_recorded_batch(recipe, folder)
+    repaired = check_recipe(folder, recipe)
+    target = load_recipe_target(on_device(recipe, rank)) if target is None else target
+    if not isinstance(method, Method):
+        method = method(recipe, target)
+    prompts, report = load_prompts(recipe, target)
+    widest = dataclasses.replace(method, budget=max(method.budget, recipe.decode.budget if bootstrap else 0))
+    recipe = with_fitting_batch(recipe, target, widest, decode_settings(recipe), prompts, rank.neighbours)
+    leases = split_leases(prompts, recipe.collect.lease_prompts)
+    common = shared_attributes(recipe, target, report)
+    schedule, fits = make_schedule(recipe, target, leases, folder, common, method, bootstrap, fitting)
+    run = Run(lock, rank, recipe, leases, report, common, fits, before_rename)
+    repaired += run.adopt()
+    plan = make_plan(recipe, target.spec, leases, report, run.finished, repaired, fits)
+    check_space(folder, plan, recipe.collect.free_space_margin_bytes)
+    if lock.first:
+        run.save_manifest()
+    return run, plan, target, schedule
+
+
+def close_run(run: Run, plan: Plan, tally: Tally, pending: PendingSignal, ended: Sequence[str] = ()) -> Summary:
+    """Sum up; the last process of a job writes the manifest and tidies up. Raises Interrupted after a signal."""
+    run.refresh()
+    written = len(run.finished) - plan.kept
+    if run.lock.alone():
+        run.save_manifest()
+        run.tidy()
         figures = {**dataclasses.asdict(tally), "shards_written": written, "interrupted": pending.number}
-        append_provenance(folder, {"command": "collect", **figures})
+        append_provenance(run.folder, {"command": "collect", **figures})
     if pending.number is not None:
         raise Interrupted(
             pending.number,
-            f"interrupted: {len(run.finished)} of {len(leases)} shards are in {folder}; run again to resume",
+            f"interrupted: {len(run.finished)} of {len(run.leases)} shards are in {run.folder}; run again to resume",
         )
-    return Summary(folder, plan, tally, written, _recorded_forwards(run))
+    return Summary(run.folder, plan, tally, written, run.recorded_forwards(), tuple(ended))
 
 
 def target_attributes(recipe: Recipe, target: Target) -> dict[str, Any]:
@@ -235,64 +245,6 @@ def load_recipe_target(recipe: Recipe) -> Target:
     )
 
 
-def _folder(out: Path) -> Path:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpotError(f"--out {out} can't be made a folder ({error.strerror}); choose another path") from None
-    return out
-
-
-def _check_recipe(folder: Path, recipe: Recipe) -> list[str]:
-    """Refuse a folder of another recipe before anything is loaded; returns what is wrong with the manifest, if
-    anything."""
-    try:
-        manifest = read_manifest(folder)
-    except Damaged as error:
-        return [str(error)]
-    except SpotError:
-        if (folder / "manifest.json").exists():
-            raise
-        return []
-    if MERGED in manifest["attributes"]:
-        raise SpotError(f"{folder} was merged from other sets; collect into another --out and merge that")
-    _refuse_difference(folder, manifest["recipe"], recipe_values(recipe, COLLECT_SECTIONS))
-    return []
-
-
-def _adopt(run: _Run) -> list[str]:
-    """Keep the sound shards that lie in the folder, listed or not; returns a sentence for each that must be redone."""
-    repaired = []
-    try:
-        listed = set(read_manifest(run.folder)["shards"])
-    except SpotError:
-        listed = set()
-    leases = {shard_name(index): lease_record(index, lease) for index, lease in enumerate(run.leases)}
-    for path in shard_paths(run.folder):
-        try:
-            attributes = check_shard(path)
-        except Damaged as error:
-            repaired.append(str(error))
-            continue
-        _refuse_difference(run.folder, common_attributes(attributes), run.common)
-        expected = leases.get(path.name)
-        if expected is not None and expected.items() <= attributes["lease"].items():
-            run.finished[path.name] = attributes
-        else:
-            repaired.append(f"shard {path.name} holds another lease than its name says")
-    missing = sorted(listed - {path.name for path in shard_paths(run.folder)})
-    return repaired + [f"shard {name} was listed in manifest.json but missing" for name in missing]
-
-
-def _refuse_difference(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    found = differing_field(there, here)
-    if found is not None:
-        raise SpotError(
-            f"{folder} was collected with {found[0]} {found[1]!r}, this run has {found[2]!r}; use another --out, or "
-            "what the folder was made with"
-        )
-
-
 def make_schedule(
     recipe: Recipe,
     target: Target,
@@ -301,7 +253,7 @@ def make_schedule(
     common: Mapping[str, Any],
     method: Method,
     bootstrap: bool,
-    fitting: Callable[[int], None] = lambda lease: None,
+    fitting: Callable[[int], None] | None = None,
 ) -> tuple[Schedule, tuple[int, ...]]:
     """Which method decodes which lease, and the leases before which a drafter is fitted."""
     if not bootstrap:
@@ -309,70 +261,68 @@ def make_schedule(
     from spot_train.bootstrap import Bootstrap, milestones
 
     fits = milestones(recipe, leases)
-    return Bootstrap(folder, recipe, target, common, fits, method, fitting), fits
+    return Bootstrap(folder, recipe, target, common, fits, method, fitting or (lambda lease: None)), fits
 
 
 def _decode_missing(
-    run: _Run, plan: Plan, schedule: Schedule, progress: Progress | None, pending: PendingSignal
+    run: Run, plan: Plan, target: Target, schedule: Schedule, progress: Progress | None, pending: PendingSignal
 ) -> Tally:
+    """Decode leases until none is missing or a signal arrived."""
     started = time.perf_counter()
     tally = Tally(plan.kept_trajectories, sum(map(shard_bytes, run.finished.values())))
-    for index, lease in enumerate(run.leases):
-        if shard_name(index) in run.finished:
-            continue
-        if pending.number is not None:
-            break
-        try:
-            method = schedule.at(index)
-        except Interrupted as stopped:
-            pending.number = stopped.code - 128
-            break
-        tally.fit_s = schedule.fit_s
-        stored: dict[int, StoredTrajectory] = {}
-        forwards = Forwards()
-        for place, item, result in _decode(run, lease, method, forwards, pending):
-            stored[place] = item
-            tally.trajectories += 1
-            tally.commits += len(item.trajectory.commit_token)
-            tally.forwards.add(result)
-            tally.seconds = time.perf_counter() - started
-            if progress is not None:
-                progress.advanced(tally)
-        if len(stored) < len(lease):
-            tally.trajectories -= len(stored)
-            break
-        ordered = [stored[place] for place in range(len(lease))]
-        tally.bytes += _write(
-            run, index, ordered, {"method": method_record(method, run.target.spec), **dataclasses.asdict(forwards)}
-        )
-        tally.forwards.calls += forwards.calls
+
+    def advanced() -> None:
         tally.seconds = time.perf_counter() - started
         if progress is not None:
             progress.advanced(tally)
+
+    def stopped() -> bool:
+        return pending.number is not None
+
+    while not stopped() and (index := run.next_lease()) is not None:
+        try:
+            method = schedule.at(index, stopped)
+        except Interrupted as interrupted:
+            pending.number = pending.number or interrupted.code - 128
+            break
+        tally.fit_s = schedule.fit_s
+        forwards = Forwards()
+        stored = _decode(run, index, target, method, forwards, tally, advanced, stopped)
+        if len(stored) == len(run.leases[index]):
+            run.store(index, stored, {"method": method_record(method, target.spec), **dataclasses.asdict(forwards)})
+            tally.forwards.calls += forwards.calls
+        run.refresh()
+        tally.count(run.finished)
+        if run.rank.number == 0:
+            run.save_manifest()
+        advanced()
     return tally
 
 
 def _decode(
-    run: _Run, lease: Sequence[Prompt], method: Method, forwards: Forwards, pending: PendingSignal
-) -> Iterator[tuple[int, StoredTrajectory, Result]]:
+    run: Run,
+    index: int,
+    target: Target,
+    method: Method,
+    forwards: Forwards,
+    tally: Tally,
+    advanced: Callable[[], None],
+    stopped: Callable[[], bool],
+) -> list[StoredTrajectory]:
+    """The lease's trajectories in its order; fewer than its prompts once `stopped` says so, or another process has
+    finished the lease."""
     settings, seed = decode_settings(run.recipe), run.recipe.collect.seed
-    return decode_lease(run.target, lease, settings, method, seed, forwards, lambda: pending.number is not None)
+    lease = run.leases[index]
+    several = run.rank.world > 1
+    stored: dict[int, StoredTrajectory] = {}
 
+    def futile() -> bool:
+        return stopped() or (several and run.has(index))
 
-def _write(run: _Run, index: int, stored: Sequence[StoredTrajectory], how: Mapping[str, Any]) -> int:
-    """Store a finished lease; returns its bytes. how: what its shard records of its decoding."""
-    name = shard_name(index)
-    attributes = {**run.common, "lease": {**lease_record(index, run.leases[index]), **how}}
-    shutil.rmtree(run.folder / name, ignore_errors=True)
-    run.finished[name] = write_shard(run.folder / name, stored, attributes, run.before_rename)
-    run.save_manifest()
-    return shard_bytes(run.finished[name])
-
-
-def _recorded_forwards(run: _Run) -> Forwards | None:
-    """What all finished shards took; None where one of an earlier release doesn't say."""
-    names = [field.name for field in dataclasses.fields(Forwards)]
-    leases = [attributes["lease"] for attributes in run.finished.values()]
-    if not all(name in lease for lease in leases for name in names):
-        return None
-    return Forwards(**{name: sum(lease[name] for lease in leases) for name in names})
+    for place, item, result in decode_lease(target, lease, settings, method, seed, forwards, futile):
+        stored[place] = item
+        tally.trajectories += 1
+        tally.commits += len(item.trajectory.commit_token)
+        tally.forwards.add(result)
+        advanced()
+    return [stored[place] for place in sorted(stored)]

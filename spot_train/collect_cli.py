@@ -12,10 +12,7 @@ from spot_infer.errors import SpotError
 from spot_train.cli_options import JsonOption, RecipeArgument, SetOption
 
 if TYPE_CHECKING:
-    from spot_infer.targets.protocol import Target
-    from spot_train.compare import Method
     from spot_train.drafted_check import DraftedReport
-    from spot_train.recipe import Recipe
 
 DrafterOption = Annotated[
     str | None, typer.Option("--drafter", help="Exported drafter to decode with: folder, hub id or builtin: path.")
@@ -41,24 +38,49 @@ def collect(
     graph: GraphOption = None,
     budget: BudgetOption = None,
     bootstrap: BootstrapOption = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that collect together, one a device.", show_default=False)
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", help="Run the workers on a Ray cluster: its address, auto, or local for a new one."),
+    ] = None,
+    take_over: Annotated[
+        str | None, typer.Option(help="Break the lock of a job that is gone, by the name that the refusal gives.")
+    ] = None,
     set_: SetOption = None,
 ) -> None:
-    """Decode the recipe's prompts, draft-free or drafted, and store their trajectories."""
+    """Decode the recipe's prompts, draft-free or drafted, and store their trajectories.
+
+    Under torchrun or srun every process collects its part, and what is left of the others'.
+    """
+    from functools import partial
+
     from rich.console import Console
 
     from spot_train.collect import collect as run
-    from spot_train.collect import load_recipe_target
-    from spot_train.collect_methods import DRAFT_FREE
+    from spot_train.collect_methods import DRAFT_FREE, named_method
     from spot_train.progress import CollectView
+    from spot_train.ranks import rank_of_environment
     from spot_train.recipe import recipe_from_flags
+    from spot_train.workers import Job, collect_with_workers
 
+    if ray is not None and workers is None:
+        raise SpotError("--ray says where workers run, but not how many; add --workers")
     values = recipe_from_flags(recipe, set_, {"decode.budget": budget})
-    target, chosen = None, DRAFT_FREE
-    if drafter or method or graph:
-        target = load_recipe_target(values)
-        chosen = _method(values, target, drafter, method, graph)
-    with CollectView(Console(stderr=True)) as view:
-        view.finished(run(values, out, target, view, method=chosen, bootstrap=bootstrap))
+    named = partial(named_method, drafter=drafter, method=method, graph=graph)
+    chosen = named if drafter or method or graph else DRAFT_FREE
+    rank = rank_of_environment()
+    console = Console(stderr=True, quiet=workers is None and rank.number > 0)
+    with CollectView(console) as view:
+        if workers is not None:
+            job = Job(values, out, chosen, bootstrap)
+            summary = collect_with_workers(job, workers, ray, view, take_over)
+        else:
+            summary = run(
+                values, out, progress=view, method=chosen, bootstrap=bootstrap, rank=rank, take_over=take_over
+            )
+        view.finished(summary)
 
 
 def check_drafted(
@@ -83,13 +105,14 @@ def check_drafted(
     from spot_train import drafted_check
     from spot_train.batch_size import with_fitting_batch
     from spot_train.collect import decode_settings, load_recipe_target, make_schedule, shared_attributes
+    from spot_train.collect_methods import named_method
     from spot_train.leases import split_leases
     from spot_train.prompts import load_prompts
     from spot_train.recipe import recipe_from_flags
 
     values = recipe_from_flags(recipe, set_, {"decode.budget": budget, "prompts.limit": prompts})
     target = load_recipe_target(values)
-    chosen = _method(values, target, drafter, method, graph)
+    chosen = named_method(values, target, drafter, method, graph)
     loaded, report = load_prompts(values, target)
     values = with_fitting_batch(values, target, chosen, decode_settings(values), loaded)
     leases = split_leases(loaded, values.collect.lease_prompts)
@@ -107,26 +130,6 @@ def check_drafted(
         typer.echo(line)
     if not result.sound:
         raise typer.Exit(1)
-
-
-def _method(values: Recipe, target: Target, drafter: str | None, method: str | None, graph: str | None) -> Method:
-    """What --drafter, --method and --graph name."""
-    from spot_infer.checkpoint import load_drafter
-    from spot_train.calibrate_graph import load_graph
-    from spot_train.collect import target_attributes
-    from spot_train.collect_methods import collection_method
-    from spot_train.methods import DrafterSources, parse_method
-    from spot_train.recipe import resolve_path
-
-    uses = None if method is None else parse_method(method)[0]
-    for given, option, needs in ((drafter, "--drafter", "spot"), (graph, "--graph", "calibrated_graph")):
-        if given and uses not in (None, needs):
-            raise SpotError(f"{option} is given, but --method {uses} does not read it; leave one of them out")
-    order = None if drafter is None else load_drafter(resolve_path(drafter, Path.cwd()), device=target.device)
-    calibrated = None if graph is None else load_graph(graph, target_attributes(values, target))
-    named = "spot" if drafter else "calibrated_graph" if graph else "draft-free"
-    sources = DrafterSources(values.rule.commit_rule(), order, calibrated, seed=values.collect.seed)
-    return collection_method(values, target.spec, method or named, sources)
 
 
 def _lines(result: DraftedReport) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from spot_infer.decode import boundary_in_force
@@ -17,14 +18,19 @@ from spot_infer.drafters import CalibratedGraphDrafter, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings
-from spot_infer.targets.protocol import TargetSpec
+from spot_infer.targets.protocol import Target, TargetSpec
 from spot_train.compare import Method
 from spot_train.methods import DrafterSources, make_drafter, parse_method
 from spot_train.provenance import weights_hash
-from spot_train.recipe import Recipe
+from spot_train.recipe import Recipe, resolve_path
 
 DRAFT_FREE = Method("draft-free", boundary="separate")
 _NEED_THE_ANSWER = ("position_oracle", "token_oracle", "joint_oracle")
+
+
+def never() -> bool:
+    """Nothing ever stops it."""
+    return False
 
 
 class Schedule(Protocol):
@@ -32,8 +38,11 @@ class Schedule(Protocol):
 
     fit_s: float
 
-    def at(self, lease: int) -> Method:
-        """The method that decodes lease `lease`; asked in ascending order, once all leases before it are stored."""
+    def at(self, lease: int, stopped: Callable[[], bool] = never) -> Method:
+        """The method that decodes lease `lease`; asked once all leases before the last milestone up to it are stored.
+
+        Raises Interrupted where a fit, or waiting for another process's, is cut short by a signal or `stopped`.
+        """
         ...
 
 
@@ -44,7 +53,7 @@ class OneMethod:
     method: Method
     fit_s: float = 0.0
 
-    def at(self, lease: int) -> Method:
+    def at(self, lease: int, stopped: Callable[[], bool] = never) -> Method:
         return self.method
 
 
@@ -58,6 +67,24 @@ def collection_method(recipe: Recipe, spec: TargetSpec, text: str, sources: Draf
         raise SpotError(f"method is {name!r}, which looks up the trajectories being collected; use another method")
     drafter = make_drafter(name, sources, options)
     return DRAFT_FREE if drafter is None else drafted_method(recipe, spec, text, drafter)
+
+
+def named_method(recipe: Recipe, target: Target, drafter: str | None, method: str | None, graph: str | None) -> Method:
+    """The method that a command's --drafter, --method and --graph name; spot with a drafter, where nothing else is
+    said. Raises SpotError where one of them is not read by the method, or can't be loaded."""
+    from spot_infer.checkpoint import load_drafter
+    from spot_train.calibrate_graph import load_graph
+    from spot_train.collect import target_attributes
+
+    uses = None if method is None else parse_method(method)[0]
+    for given, option, needs in ((drafter, "--drafter", "spot"), (graph, "--graph", "calibrated_graph")):
+        if given and uses not in (None, needs):
+            raise SpotError(f"{option} is given, but --method {uses} does not read it; leave one of them out")
+    order = None if drafter is None else load_drafter(resolve_path(drafter, Path.cwd()), device=target.device)
+    calibrated = None if graph is None else load_graph(graph, target_attributes(recipe, target))
+    named = "spot" if drafter else "calibrated_graph" if graph else "draft-free"
+    sources = DrafterSources(recipe.rule.commit_rule(), order, calibrated, seed=recipe.collect.seed)
+    return collection_method(recipe, target.spec, method or named, sources)
 
 
 def drafted_method(recipe: Recipe, spec: TargetSpec, name: str, drafter: Drafter) -> Method:

@@ -23,6 +23,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from spot_infer.atomic import write_json
+from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModelConfig
 from spot_infer.transition import CommitRule
@@ -43,6 +44,7 @@ from spot_train.output_lock import deferred_signals
 from spot_train.recipe import FitSection
 from spot_train.step_windows import InMemory, ShardWindows, StepWindows, WindowFacts, spread_states
 from spot_train.trajectory import Trajectory
+from spot_train.warm_start import check_start, start_from
 
 RUN_FILE = "run.json"
 DONE_FILE = "fit.json"
@@ -60,6 +62,7 @@ def fit(
     temperature: float = 0.0,
     facts: Mapping[str, Any] | None = None,
     progress: bool = False,
+    warm_start: OrderDrafter | None = None,
 ) -> Path:
     """Train and return the best checkpoint, in `out`; metrics.csv lies beside it.
 
@@ -67,7 +70,8 @@ def fit(
 
     An `out` that holds an unfinished run of the same settings and data is resumed, a finished one is returned at once,
     and one of other settings is refused. `rule` and `temperature` are those of the trajectories; `facts` (JSON values:
-    what the drafter is trained for and on) travel in the checkpoint to `export`. Raises SpotError for unusable data,
+    what the drafter is trained for and on) travel in the checkpoint to `export`. `warm_start`: a drafter of the same
+    config whose weights and input scales training starts from. Raises SpotError for unusable data,
     Interrupted on SIGINT or SIGTERM, with the step in hand saved.
     """
     folder = Path(out)
@@ -83,7 +87,8 @@ def fit(
         rule=commit_rule,
     )
     data = {"train": train.facts.digest, "heldout": heldout.facts.digest}
-    _claim(folder, section, {"model": model.to_dict(), "data": data})
+    start = None if warm_start is None else check_start(warm_start, model)
+    _claim(folder, section, {"model": model.to_dict(), "data": data, "warm_start": {"weights_hash": start}})
     if (done := _done(folder, section.max_steps)) is not None:
         return done
     batches = TrainBatches(train, section, commit_rule)
@@ -97,9 +102,15 @@ def fit(
         model.to_dict(),
         section.model_dump(),
         section.epochs * len(batches),
-        {**(facts or {}), "data": {**(facts or {}).get("data", {}), **counts}},
+        {
+            **(facts or {}),
+            "data": {**(facts or {}).get("data", {}), **counts, **({"warm_start": start} if start else {})},
+        },
     )
-    _standardise(module, batches)
+    if warm_start is None:
+        _standardise(module, batches)
+    else:
+        start_from(module.model, warm_start)
     replayed = heldout.first(section.replay_trajectories)
     record = FitRecord(folder, HeldoutReplay(replayed, commit_rule, temperature), section.max_steps)
     checked = spread_states(heldout, CHECKED_STATES)

@@ -74,8 +74,8 @@ def study(
 
     bytes_a_commit: of the probabilities, and with everything else of the shards, over the whole set; accuracy: held-out
     next-commit accuracy over all depths and at depth 0, every commit; nfe: mean a trajectory by budget, with the paired
-    change against the control, its standard error, and how many trajectories it changed. `limit`: most held-out
-    trajectories measured. Raises SpotError where there is none.
+    change against the control, its standard error (None of a single one), and how many trajectories it changed.
+    `limit`: most held-out trajectories measured. Raises SpotError where there is none.
     """
     trajectories = [one for one in islice(shards.trajectories("heldout"), limit) if len(one)]
     if not trajectories:
@@ -130,7 +130,7 @@ def _probability(trajectory: Trajectory) -> NDArray[np.float32]:
     return np.exp(trajectory.top_logprob.astype(np.float32))
 
 
-def _change(results: Sequence[ReplayResult], control: Sequence[ReplayResult]) -> dict[str, float]:
+def _change(results: Sequence[ReplayResult], control: Sequence[ReplayResult]) -> dict[str, float | None]:
     change = np.array([one.nfe - other.nfe for one, other in zip(results, control, strict=True)], dtype=np.float64)
-    error = float(change.std(ddof=1) / np.sqrt(len(change))) if len(change) > 1 else float("nan")
+    error = float(change.std(ddof=1) / np.sqrt(len(change))) if len(change) > 1 else None
     return {"change": float(change.mean()), "change_error": error, "changed": int((change != 0).sum())}

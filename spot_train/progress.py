@@ -73,6 +73,8 @@ class CollectView:
             highlight=False,
             soft_wrap=True,
         )
+        for sentence in summary.ended:
+            self.console.print(sentence, highlight=False, soft_wrap=True)
         recorded = summary.recorded
         if recorded is not None and recorded.nfe:
             self.console.print(

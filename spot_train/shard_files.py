@@ -63,13 +63,14 @@ def write_shard(
     attributes: Mapping[str, Any],
     before_rename: BeforeRename | None = None,
 ) -> dict[str, Any]:
-    """Write `stored` (at least one) as the shard `path`, replacing nothing; returns its attributes.
+    """Write `stored` (at least one) as the shard `path`, replacing nothing; returns its attributes. Of several
+    processes that write it at once the first one's stays.
 
     `attributes` must be JSON and hold `block_length`; counts, checksums and the format version are added. The same
     arguments give the same bytes. Raises SpotError when the disk is full; nothing is left behind then.
     """
     arrays = _arrays(stored, int(attributes["block_length"]))
-    with new_folder(path, before_rename) as folder:
+    with new_folder(path, before_rename, replace=False) as folder:
         group = zarr.open_group(folder, mode="w", zarr_format=3)
         for name, array in arrays.items():
             _write_array(group, name, array)

@@ -37,7 +37,7 @@ def print_study(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(title, justify="left" if title.startswith("prob") else "right", no_wrap=True)
     for row in rows:
         accuracy, size = row["accuracy"], row["bytes_a_commit"]
-        nfe = [f"{one['nfe']:.2f} {one['change']:+.2f}±{one['change_error']:.2f}" for one in row["nfe"].values()]
+        nfe = [f"{one['nfe']:.2f} {one['change']:+.2f}{_error(one['change_error'])}" for one in row["nfe"].values()]
         shares = [f"{accuracy['all']:.4f}", f"{accuracy['depth_0']:.4f}"]
         table.add_row(row["encoding"], f"{size['probabilities']:.0f}", f"{size['all']:.0f}", *shares, *nfe)
     console.print(table)
@@ -47,6 +47,11 @@ def print_study(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         soft_wrap=True,
         highlight=False,
     )
+
+
+def _error(value: float | None) -> str:
+    """Behind a mean; nothing where there was one value."""
+    return "" if value is None else f"±{value:.2f}"
 
 
 def _lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

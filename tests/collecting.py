@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 from fake_dlm import FakeTarget
 
+from spot_train import workers
 from spot_train.collect import Summary, collect
 from spot_train.recipe import Recipe, parse_recipe
+from spot_train.workers import Job, collect_with_workers
 
 PROMPTS = 18
 LEASE = 4
@@ -94,6 +96,31 @@ def killable_collect(prompts: str, out: str, marker: str, hang_at: int | None) -
             time.sleep(0.002)
 
     collect(small_recipe(Path(prompts)), out, fake_target(), Started(), before_rename=hang)
+
+
+def killable_job(prompts: str, out: str, traps: str, count: int) -> None:
+    """Runs in a child process: a driver of workers. Each worker leaves its process id in `traps`; whoever is about to
+    rename something while a file `armed` lies there makes it `caught-<its id>` and hangs."""
+    folder = Path(traps)
+    driver = os.getpid()
+
+    def load(recipe: Recipe) -> FakeTarget:
+        if os.getpid() != driver:
+            (folder / f"worker-{os.getpid()}").touch()
+        return fake_target()
+
+    def hang() -> None:
+        with suppress(FileNotFoundError):
+            (folder / "armed").rename(folder / f"caught-{os.getpid()}")
+            time.sleep(600)
+
+    started_by_fork()
+    collect_with_workers(Job(small_recipe(Path(prompts)), Path(out), load=load, before_rename=hang), count)
+
+
+def started_by_fork() -> None:
+    """Let this process, which has imported everything and decoded nothing, start its workers without importing anew."""
+    workers.START = "fork"
 
 
 class SignalAfter:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from collecting import folder_bytes
 from small_target import save_small_target
 
 from spot_train.cli import run
@@ -46,9 +47,36 @@ def test_a_drafted_collection_and_its_check(recipe: Path, tmp_path: Path, capsys
     assert "2 chain D8" in printed and "recording and storing add" in printed
 
 
+def test_ranks_of_a_launcher_fill_one_set(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["collect", str(recipe), "--set", "collect.lease_prompts=2", "--out"]
+    assert run([*command, str(tmp_path / "alone")]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    printed = []
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        assert run([*command, str(tmp_path / "ranks")]) == 0
+        printed.append(capsys.readouterr().err)
+    assert printed[0] == "" and "3 shards, 3 already there" in printed[1]
+    assert folder_bytes(tmp_path / "ranks") == folder_bytes(tmp_path / "alone")
+
+
+def test_a_graph_of_another_rule_warns_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ("rule.resolution=bfloat16", "prompts.limit=1", "collect.max_new_tokens=2")
+    flags = [word for one in settings for word in ("--set", one)]
+    graph = "builtin:data/tiny-sdar-graphs/float32.json"
+    assert run(["collect", "builtin:recipes/tiny.yaml", "--out", str(tmp_path), "--graph", graph, *flags]) == 0
+    printed = capsys.readouterr().err
+    assert "warning: " in printed and "under another commit rule (resolution float32, not bfloat16)" in printed
+    assert "calibration.py" not in printed and "warn(" not in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["collect", "--out", "OUT", "--ray", "auto"], "but not how many; add --workers"),
         (["check-drafted"], "check-drafted has nothing to draft with; give --drafter, --method or --bootstrap"),
         (["check-drafted", "--method", "joint_oracle"], "the trajectories being collected"),
         (["check-drafted", "--method", "calibrated_graph"], "needs a draft graph"),

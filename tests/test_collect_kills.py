@@ -75,8 +75,3 @@ def check_kills(server: ForkServerContext, tmp_path: Path, kills: int, seed: int
 
 def test_two_kills(server: ForkServerContext, tmp_path: Path) -> None:
     check_kills(server, tmp_path, kills=2, seed=1)
-
-
-@pytest.mark.slow
-def test_twenty_kills(server: ForkServerContext, tmp_path: Path) -> None:
-    check_kills(server, tmp_path, kills=20, seed=2)

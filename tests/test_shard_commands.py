@@ -11,17 +11,22 @@ import pytest
 import zarr
 from collecting import LEASE, PROMPTS, collect_fake, folder_bytes, small_recipe, write_prompts
 from fake_trajectories import fake_trajectories
+from rich.console import Console
 from test_shards import SHARED, assert_same, make_set, stored
 
+from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
+from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train.cli import run
 from spot_train.fit import fit
+from spot_train.probability_study import ENCODINGS, study
 from spot_train.recipe import FitSection
 from spot_train.replay import draft_free
 from spot_train.shard_files import StoredTrajectory, check_shard, read_shard, write_shard
 from spot_train.shard_merge import merge
 from spot_train.shard_report import describe, verify
 from spot_train.shard_sample import leftmost_share, sample
+from spot_train.shard_view import print_study
 from spot_train.shards import open_shards, shard_name, shard_paths, write_manifest
 
 REPO = Path(__file__).resolve().parent.parent
@@ -261,3 +266,13 @@ def test_the_leftmost_share_counts_left_to_right_steps() -> None:
             hits += min(open_slots) in {commit.position for commit in one.step(step)}
         assert share == hits / len(one)
     assert stored(fake_trajectories()) and 0 < max(shares) <= 1
+
+
+def test_a_study_of_one_trajectory_knows_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    drafter = OrderDrafter(OrderModel(OrderModelConfig(8, d_model=16, heads=2, layers=1)))
+    rows = study(open_shards(make_set(tmp_path, shards=1)), drafter, (4,))
+    assert [row["trajectories"] for row in rows] == [1] * len(ENCODINGS)
+    assert rows[1]["nfe"]["D4"]["change_error"] is None
+    print_study(Console(), rows)
+    printed = capsys.readouterr().out
+    assert "float16 raw" in printed and "nan" not in printed and "±" not in printed

@@ -1,0 +1,26 @@
+"""Training that starts from an exported drafter's weights. Knows nothing about data or how training goes on."""
+
+from __future__ import annotations
+
+from spot_infer.drafters import OrderDrafter
+from spot_infer.errors import SpotError
+from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_train.provenance import weights_hash
+
+
+def check_start(drafter: OrderDrafter, config: OrderModelConfig) -> str:
+    """The hash of the weights that training starts from. Raises SpotError, naming the first field, where the drafter is
+    another network than the one to be trained, or reads other inputs."""
+    theirs = drafter.model.config.to_dict()
+    for name, value in config.to_dict().items():
+        if theirs[name] != value:
+            raise SpotError(
+                f"--warm-start has a drafter whose {name} is {theirs[name]!r}, but this run trains {value!r}; take a "
+                f"drafter of the same {name}, or set fit and the shards to what it was trained with"
+            )
+    return weights_hash(drafter.model)
+
+
+def start_from(model: OrderModel, drafter: OrderDrafter) -> None:
+    """Copy the drafter's weights, and the scales of its inputs, into `model` of the same config."""
+    model.load_state_dict(drafter.model.state_dict())
