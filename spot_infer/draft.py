@@ -35,14 +35,16 @@ def search(
     merged: bool = True,
     orders: Sequence[Sequence[int]] | None = None,
     width: int | None = None,
+    one_call: bool = False,
 ) -> list[DraftGraph]:
     """One draft graph a context. m(child) = m(parent) * q(slot) * p(token), equation 3; merged states add masses.
 
     orders: for each context the slots of its table, as indices, in the order that equally heavy ones are drafted in;
     by default ascending. width: most children of a state, 1 for a chain; None for as many as the budget allows.
+    one_call: whether the answers of all levels come from one network call.
     """
     searches = [
-        _Search(context, options, merged, range(len(options)) if orders is None else orders[index], width)
+        _Search(context, options, merged, range(len(options)) if orders is None else orders[index], width, one_call)
         for index, (context, options) in enumerate(zip(contexts, hypotheses, strict=True))
     ]
     while True:
@@ -66,8 +68,11 @@ class _Search:
         merged: bool,
         order: Sequence[int],
         width: int | None,
+        one_call: bool,
     ) -> None:
         self.context = context
+        self.one_call = one_call
+        self.next_call = 0.0 if one_call else context.price.call
         self.width = context.budget if width is None else width
         self.merged = merged
         table_slots = context.tables[0].slots.tolist()
@@ -108,7 +113,7 @@ class _Search:
             for key, mass in self.kept.items()
             if key not in self.edges and len(self.slots[key]) < self.deepest and mass > smallest and mass >= price.state
         }
-        return list(found) if sum(found.values()) >= price.call + price.state * len(found) else []
+        return list(found) if sum(found.values()) >= self.next_call + price.state * len(found) else []
 
     def expand(self, key: Key, scores: NDArray[np.float64]) -> None:
         weights = scores[self.option_index] * self.option_probability
@@ -167,7 +172,8 @@ class _Search:
 
     def graph(self) -> DraftGraph:
         """The kept states as a graph; a state is added under its first kept parent."""
-        graph = DraftGraph(merged=self.merged, calls=self.levels, states_scored=self.states_scored)
+        calls = min(self.levels, 1) if self.one_call else self.levels
+        graph = DraftGraph(merged=self.merged, calls=calls, states_scored=self.states_scored)
         node_of = {self.root: 0}
         waiting = [self.root]
         while waiting:

@@ -20,6 +20,8 @@ from spot_infer.table import TOP_K
 
 GOLDEN_TOLERANCE = 1e-4
 _QUERIES_PER_TABLE = 3
+_ROOT = {"root": torch.bool}
+"""The `one_call` scorer reads it beside `_DTYPES`."""
 _DTYPES = {
     "top_logprob": torch.float16,
     "log_odds": torch.float32,
@@ -33,9 +35,10 @@ _DTYPES = {
 
 
 def golden_input(config: OrderModelConfig) -> dict[str, Tensor]:
-    """Made-up tables of every kind of length with paths of several depths; depends on the block length alone.
+    """Made-up tables of every kind of length with paths of several depths; depends on block length and scorer alone.
 
-    top_logprob f16 [M, 32], log_odds f32 [M], slot u8 [M], start i64 [T + 1]; table, depth i64 [Q], taken bool [Q, m].
+    top_logprob f16 [M, 32], log_odds f32 [M], slot u8 [M], start i64 [T + 1]; table, depth i64 [Q], taken bool [Q, m];
+    for a scorer that reads the root, root bool [Q, m]: the table slots filled in it.
     """
     generator = np.random.Generator(np.random.Philox(key=config.block_length))
     block_length = config.block_length
@@ -48,11 +51,12 @@ def golden_input(config: OrderModelConfig) -> dict[str, Tensor]:
     top_logprob = np.concatenate([best[:, None], best[:, None] - rest], axis=1).astype(np.float16)
     table = np.repeat(np.arange(len(lengths)), _QUERIES_PER_TABLE)
     _, valid = pad_rows(start, table)
-    taken = np.zeros_like(valid)
+    taken, root = np.zeros_like(valid), np.zeros_like(valid)
     depth = np.zeros(len(table), dtype=np.int64)
     for query, index in enumerate(table):
         filled = generator.integers(0, lengths[index])
-        taken[query, generator.permutation(lengths[index])[:filled]] = True
+        path = generator.permutation(lengths[index])[:filled]
+        taken[query, path], root[query, path[:1]] = True, True
         depth[query] = max(int(filled) - 1, 0)
     return {
         "top_logprob": torch.from_numpy(top_logprob),
@@ -62,6 +66,7 @@ def golden_input(config: OrderModelConfig) -> dict[str, Tensor]:
         "table": torch.from_numpy(table),
         "taken": torch.from_numpy(taken),
         "depth": torch.from_numpy(depth),
+        **({"root": torch.from_numpy(root)} if config.scorer == "one_call" else {}),
     }
 
 
@@ -84,6 +89,8 @@ def golden_scores(model: OrderModel, golden: dict[str, Tensor]) -> Tensor:
         torch.from_numpy(features[rows]),
         torch.from_numpy(slot.astype(np.int64)[rows]),
         torch.from_numpy(valid),
+        golden.get("root", golden["taken"]),
+        torch.arange(len(rows)),
         golden["taken"],
         golden["depth"],
     )
@@ -98,8 +105,9 @@ def check_golden(model: OrderModel, path: Path) -> None:
         raise SpotError(f"{path} does not exist; export or download the drafter again") from None
     except (SafetensorError, OSError) as error:
         raise SpotError(f"{path} is truncated or no safetensors file ({error}); download the drafter again") from None
-    if {name: tensor.dtype for name, tensor in golden.items()} != _DTYPES:
-        raise SpotError(f"{path} has tensors {sorted(golden)}; expected {sorted(_DTYPES)} in their stored dtypes")
+    expected = _DTYPES | (_ROOT if model.config.scorer == "one_call" else {})
+    if {name: tensor.dtype for name, tensor in golden.items()} != expected:
+        raise SpotError(f"{path} has tensors {sorted(golden)}; expected {sorted(expected)} in their stored dtypes")
     if not _well_formed(golden, model.config.block_length):
         raise SpotError(
             f"{path} holds no tables and paths for block length {model.config.block_length}; export the drafter again"
@@ -125,4 +133,5 @@ def _well_formed(golden: dict[str, Tensor], block_length: int) -> bool:
     if slot.max() >= block_length or not len(table) or table.min() < 0 or table.max() >= len(start) - 1:
         return False
     widest = int(np.diff(start)[table].max())
-    return taken.shape == (len(table), widest) and golden["depth"].shape == table.shape
+    shape = (len(table), widest)
+    return taken.shape == golden.get("root", golden["taken"]).shape == shape and golden["depth"].shape == table.shape

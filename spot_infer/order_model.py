@@ -1,13 +1,14 @@
 """The order model: which slot commits next, read from a stale table and a hypothetical state (paper section 4.2).
 
-A three-layer pre-norm encoder over the table's slots. Knows nothing about tables, tokens or files: features in,
-probabilities out.
+A three-layer pre-norm encoder over the table's slots, and one of two heads: `per_level` encodes every drafted state
+anew, the paper's form; `one_call` encodes the root alone and scores every state that can follow from that
+(`set_head.py`). Knows nothing about tables, tokens or files: features in, scores out.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,16 @@ from torch.nn import functional
 
 from spot_infer.errors import SpotError
 from spot_infer.features import PATH_FEATURES, RANK_COLUMN, TABLE_FEATURES, FeatureKind, path_features
+from spot_infer.set_head import Coded, SetHead
 from spot_infer.transition import CommitRule
 
+Scorer = Literal["per_level", "one_call"]
+HEAD_HIDDEN: dict[Scorer, int] = {"per_level": 128, "one_call": 48}
+"""Units of either head that make a model of the paper's size."""
 MOST_SCALE = 20.0
 _SIZES = ("block_length", "d_model", "heads", "layers", "feed_forward", "head_hidden")
+_ADDED: dict[str, Any] = {"scorer": "per_level"}
+"""Fields that configs written before them lack, and what they mean there."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,8 @@ class OrderModelConfig:
     """Everything the network's shape and inputs depend on.
 
     features: kind of the inputs; d_max: largest depth trained; rule: the commit rule whose ranking the inputs hold;
-    residual: add a learned multiple of the untrained order, so that training starts from it.
+    residual: add a learned multiple of the untrained order, so that training starts from it; scorer: which head, of
+    head_hidden units.
     """
 
     block_length: int
@@ -38,6 +46,7 @@ class OrderModelConfig:
     features: FeatureKind = "v1"
     d_max: int = 15
     residual: bool = True
+    scorer: Scorer = "per_level"
     rule: CommitRule = field(default_factory=CommitRule)
 
     def __post_init__(self) -> None:
@@ -53,6 +62,8 @@ class OrderModelConfig:
             raise SpotError(f"model.d_model is {self.d_model}; expected a multiple of model.heads ({self.heads})")
         if self.features not in get_args(FeatureKind):
             raise SpotError(f"model.features is {self.features!r}; use one of {', '.join(get_args(FeatureKind))}")
+        if self.scorer not in get_args(Scorer):
+            raise SpotError(f"model.scorer is {self.scorer!r}; use one of {', '.join(get_args(Scorer))}")
         if not isinstance(self.residual, bool):
             raise SpotError(f"model.residual is {self.residual!r}; use true or false")
         self.rule.check_draftable()
@@ -63,6 +74,7 @@ class OrderModelConfig:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> OrderModelConfig:
         """The config from JSON values; unknown, missing and mistyped ones raise SpotError."""
+        fields = {**_ADDED, **fields}
         unknown = set(fields) - set(cls.__dataclass_fields__)
         missing = set(cls.__dataclass_fields__) - set(fields)
         if unknown or missing:
@@ -120,16 +132,29 @@ class OrderModel(nn.Module):
             EncoderLayer(config.d_model, config.heads, config.feed_forward) for _ in range(config.layers)
         )
         self.norm = nn.LayerNorm(config.d_model)
-        self.head_in = nn.Linear(config.d_model, config.head_hidden)
-        self.head_out = nn.Linear(config.head_hidden, 1)
         nn.init.normal_(self.slot_embedding.weight, std=0.02)
         if config.residual:
             self.rank_weight = nn.Parameter(torch.tensor(0.5))
+        if config.scorer == "one_call":
+            sizes = (config.d_model, config.head_hidden, config.block_length, config.d_max)
+            self.set_head = SetHead(*sizes, zeroed=config.residual)
+            return
+        self.head_in = nn.Linear(config.d_model, config.head_hidden)
+        self.head_out = nn.Linear(config.head_hidden, 1)
+        if config.residual:
             nn.init.zeros_(self.head_out.weight)
 
     def inputs(self, table: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
-        """All 74 inputs [Q, m, 74], before they are centred and scaled; shapes as in `forward`."""
+        """All 74 inputs [Q, m, 74], before they are centred and scaled; shapes as in `level_scores`."""
         return torch.cat([table, path_features(taken, depth, self.config.d_max)], dim=-1)
+
+    def rows(
+        self, table: Tensor, slot: Tensor, valid: Tensor, root: Tensor, of: Tensor, taken: Tensor, depth: Tensor
+    ) -> Tensor:
+        """The inputs [n, 74] that `forward` would encode, padding left out."""
+        if self.config.scorer == "one_call":
+            return self.inputs(table, root, depth.new_zeros(len(table)))[valid]
+        return self.inputs(table[of], taken, depth)[valid[of]]
 
     def standardise(self, inputs: Tensor) -> None:
         """Centre and scale by the mean and spread of example inputs [n, 74]; scales stay below `MOST_SCALE`."""
@@ -137,19 +162,40 @@ class OrderModel(nn.Module):
         self.input_mean.copy_(inputs.double().mean(dim=0))
         self.input_scale.copy_((1 / spread.clamp(min=1e-6)).clamp(max=MOST_SCALE))
 
-    def forward(self, table: Tensor, slot: Tensor, valid: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
-        """Scores [Q, m], -inf at taken and padded slots.
+    def forward(
+        self, table: Tensor, slot: Tensor, valid: Tensor, root: Tensor, of: Tensor, taken: Tensor, depth: Tensor
+    ) -> Tensor:
+        """Scores [Q, m] of states over S tables, -inf at taken and padded slots.
 
-        table [Q, m, 72] from `features`; slot int64 [Q, m]; valid bool [Q, m] false at padding; taken bool [Q, m];
-        depth int64 [Q], steps between the root and the state.
+        table [S, m, 72] from `features`; slot int64 [S, m]; valid bool [S, m] false at padding; root bool [S, m] filled
+        in the root; of int64 [Q]: a state's table; taken bool [Q, m], root included; depth int64 [Q], steps between the
+        root and the state.
         """
-        dtype = self.input.weight.dtype
-        inputs = self.inputs(table, taken, depth).to(dtype)
+        if self.config.scorer == "one_call":
+            scores = self.set_head(self.encode(table, slot, valid, root), of, slot[of], taken, depth)
+            return torch.as_tensor(scores.masked_fill(taken | ~valid[of], -torch.inf))
+        return self.level_scores(table[of], slot[of], valid[of], taken, depth)
+
+    def level_scores(self, table: Tensor, slot: Tensor, valid: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
+        """The same for the `per_level` head, with a table for every state: all [Q, m, ...]."""
+        hidden = self._encoded(self.inputs(table, taken, depth), slot, valid)
+        scores = self.head_out(functional.gelu(self.head_in(hidden))).squeeze(-1)
+        return (scores + self._prior(table)).masked_fill(taken | ~valid, -torch.inf)
+
+    def encode(self, table: Tensor, slot: Tensor, valid: Tensor, root: Tensor) -> Coded:
+        """The one call of the `one_call` head: what it needs of S tables to score any state; shapes as in `forward`."""
+        inputs = self.inputs(table, root, slot.new_zeros(len(table)))
+        return self.set_head.encode(self._encoded(inputs, slot, valid), self._prior(table))
+
+    def _encoded(self, inputs: Tensor, slot: Tensor, valid: Tensor) -> Tensor:
+        inputs = inputs.to(self.input.weight.dtype)
         hidden = self.input((inputs - self.input_mean) * self.input_scale) + self.slot_embedding(slot)
         attend = None if bool(valid.all()) else valid[:, None, None, :]
         for layer in self.layers:
             hidden = layer(hidden, attend)
-        scores = self.head_out(functional.gelu(self.head_in(self.norm(hidden)))).squeeze(-1)
-        if self.config.residual:
-            scores = scores - self.rank_weight * (table[..., RANK_COLUMN].to(dtype) * self.config.block_length)
-        return scores.masked_fill(taken | ~valid, -torch.inf)
+        return torch.as_tensor(self.norm(hidden))
+
+    def _prior(self, table: Tensor) -> Tensor:
+        """Scores [S, m] of the untrained order, where the model adds to it."""
+        ranks = table[..., RANK_COLUMN].to(self.input.weight.dtype) * self.config.block_length
+        return -self.rank_weight * ranks if self.config.residual else torch.zeros_like(ranks)

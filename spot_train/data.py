@@ -26,11 +26,14 @@ CHECKED_STATES = 512
 
 
 class Batch(NamedTuple):
-    """`examples.Examples` as tensors, tables spread over their examples: everything is [Q, ...]."""
+    """`examples.Examples` as tensors: table, slot, valid, root and rank [S, m, ...], the rest [Q, ...]; of int64 [Q]
+    says which of the S tables an example is of. The first seven are what `OrderModel` takes."""
 
     table: Tensor
     slot: Tensor
     valid: Tensor
+    root: Tensor
+    of: Tensor
     taken: Tensor
     depth: Tensor
     rank: Tensor
@@ -38,20 +41,26 @@ class Batch(NamedTuple):
     block: Tensor
     before_stop: Tensor
 
+    @property
+    def asked(self) -> tuple[Tensor, ...]:
+        """The arguments of `OrderModel.forward`."""
+        return self[:7]
+
 
 def make_batch(
     steps: Steps, states: NDArray[np.int64], depths: NDArray[np.int64], kind: FeatureKind, rule: CommitRule
 ) -> Batch:
     """The examples (states[i], depths[i, j]) that exist; states [S], depths [S, k]."""
     examples = make_examples(steps, states, depths, kind, rule)
-    of = torch.from_numpy(examples.table)
     return Batch(
-        table=torch.from_numpy(examples.features)[of],
-        slot=torch.from_numpy(examples.slot)[of],
-        valid=torch.from_numpy(examples.valid)[of],
+        table=torch.from_numpy(examples.features),
+        slot=torch.from_numpy(examples.slot),
+        valid=torch.from_numpy(examples.valid),
+        root=torch.from_numpy(examples.root),
+        of=torch.from_numpy(examples.table),
         taken=torch.from_numpy(examples.taken),
         depth=torch.from_numpy(examples.depth),
-        rank=torch.from_numpy(examples.rank)[of],
+        rank=torch.from_numpy(examples.rank),
         label=torch.from_numpy(examples.label),
         block=torch.from_numpy(examples.block),
         before_stop=torch.from_numpy(examples.before_stop),
@@ -84,11 +93,18 @@ class TrainBatches(Dataset[Batch]):
         if (epoch, window) != self._planned:
             draw = epoch + (window << 34)
             self._batches = epoch_batches(steps, section.batch_size, section.seed, draw)
-            self._depths = sample_depths(steps.deepest, section.d_max, section.depths_per_state, section.seed, draw)
+            self._depths = self._depths_of(steps, draw)
             self._planned = (epoch, window)
         batch = self._batches[place]
         states = batch[self.rank :: self.ranks] if len(batch) >= self.ranks else batch
         return make_batch(steps, states, self._depths[states], section.features, self.rule)
+
+    def _depths_of(self, steps: Steps, draw: int) -> NDArray[np.int64]:
+        """Depths [N, k] of all states' examples in one pass."""
+        section = self.section
+        if section.depths_per_state == "all":
+            return np.broadcast_to(np.arange(section.d_max + 1), (len(steps), section.d_max + 1))
+        return sample_depths(steps.deepest, section.d_max, section.depths_per_state, section.seed, draw)
 
     def window(self, step: int) -> int:
         """The window that batch `step` is taken from."""

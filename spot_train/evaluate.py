@@ -66,9 +66,9 @@ def evaluate(
     for index in range(len(batches)):
         with torch.inference_mode():
             batch = Batch(*(tensor.to(drafter.device) for tensor in batches[index]))
-            scores = drafter.model(batch.table, batch.slot, batch.valid, batch.taken, batch.depth)
+            scores = drafter.model(*batch.asked)
             log_q = torch.log_softmax(scores.double() / drafter.settings.tau, dim=-1)
-        orders = {"model": log_q, **untrained_orders(batch.rank, batch.slot, batch.taken, batch.valid)}
+        orders = {"model": log_q, **untrained_orders(batch.rank, batch.slot, batch.of, batch.taken, batch.valid)}
         for name, values in orders.items():
             metrics.update(
                 name, values.cpu(), batch.label.cpu(), batch.depth.cpu(), batch.block.cpu(), batch.before_stop.cpu()

@@ -153,14 +153,16 @@ def window_order(windows: int, seed: int, epoch: int) -> NDArray[np.int64]:
 class Examples:
     """Q examples over S tables padded to the widest, m slots.
 
-    features f32 [S, m, 72]; slot i64, rank i64, valid bool [S, m] (rank: the untrained order under the rule); table
-    i64 [Q]: which of the S tables; taken bool [Q, m]; depth, label (index into m), block i64 [Q]; before_stop bool [Q].
+    features f32 [S, m, 72]; slot i64, rank i64, valid bool [S, m] (rank: the untrained order under the rule); root bool
+    [S, m]: filled in the root; table i64 [Q]: which of the S tables; taken bool [Q, m]; depth, label (index into m),
+    block i64 [Q]; before_stop bool [Q].
     """
 
     features: NDArray[np.float32]
     slot: NDArray[np.int64]
     rank: NDArray[np.int64]
     valid: NDArray[np.bool_]
+    root: NDArray[np.bool_]
     table: NDArray[np.int64]
     taken: NDArray[np.bool_]
     depth: NDArray[np.int64]
@@ -191,6 +193,7 @@ def make_examples(
         slot=slot,
         rank=rank,
         valid=valid,
+        root=(slot == steps.committed[states][:, None]) & valid,
         table=table,
         taken=np.take_along_axis(filled, slot[table], axis=1) & valid[table],
         depth=depth,

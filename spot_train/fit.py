@@ -25,7 +25,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from spot_infer.atomic import write_json
 from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
-from spot_infer.order_model import OrderModelConfig
+from spot_infer.order_model import HEAD_HIDDEN, OrderModelConfig
 from spot_infer.transition import CommitRule
 from spot_train.data import CHECKED_STATES, TrainBatches
 from spot_train.data_module import OrderDataModule
@@ -84,6 +84,8 @@ def fit(
         features=section.features,
         d_max=section.d_max,
         residual=section.residual,
+        scorer=section.scorer,
+        head_hidden=HEAD_HIDDEN[section.scorer],
         rule=commit_rule,
     )
     data = {"train": train.facts.digest, "heldout": heldout.facts.digest}
@@ -145,7 +147,7 @@ def _standardise(module: OrderModule, batches: TrainBatches) -> None:
     """Centre and scale the network's inputs by those of the first training batches."""
     model = module.model
     first = [batches[step] for step in range(min(len(batches), STANDARDISE_BATCHES))]
-    model.standardise(torch.cat([model.inputs(one.table, one.taken, one.depth)[one.valid] for one in first]))
+    model.standardise(torch.cat([model.rows(*one.asked) for one in first]))
 
 
 def _trainer(section: FitSection, record: FitRecord, progress: bool) -> lightning.Trainer:

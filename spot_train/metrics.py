@@ -82,13 +82,13 @@ def _share(part: Tensor, count: int) -> float:
     return float(part) / count if count else float("nan")
 
 
-def untrained_orders(rank: Tensor, slot: Tensor, taken: Tensor, valid: Tensor) -> Mapping[str, Tensor]:
+def untrained_orders(rank: Tensor, slot: Tensor, of: Tensor, taken: Tensor, valid: Tensor) -> Mapping[str, Tensor]:
     """Scores [Q, m] of the two trivial orders: stale confidence (the rule's own ranking) and left to right.
 
-    rank, slot int64 [Q, m]; taken, valid bool [Q, m].
+    rank, slot int64 and valid bool [S, m]; of int64 [Q], a query's table; taken bool [Q, m].
     """
-    closed = taken | ~valid
+    closed = taken | ~valid[of]
     return {
-        "stale_confidence": (-rank).double().masked_fill(closed, -torch.inf),
-        "left_to_right": (-slot).double().masked_fill(closed, -torch.inf),
+        "stale_confidence": (-rank[of]).double().masked_fill(closed, -torch.inf),
+        "left_to_right": (-slot[of]).double().masked_fill(closed, -torch.inf),
     }

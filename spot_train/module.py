@@ -41,17 +41,20 @@ class OrderModule(lightning.LightningModule):
 
     def log_q(self, batch: Batch) -> Tensor:
         """log q float32 [Q, m], -inf at taken and padded slots."""
-        scores = self.model(batch.table, batch.slot, batch.valid, batch.taken, batch.depth)
-        return torch.log_softmax(scores.float(), dim=-1)
+        return torch.log_softmax(self.model(*batch.asked).float(), dim=-1)
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        loss = -self.log_q(batch).gather(1, batch.label[:, None]).mean()
+        losses = -self.log_q(batch).gather(1, batch.label[:, None]).squeeze(1)
+        if self.section.depths_per_state == "all":
+            weight = 1 / (batch.depth + 1)
+            losses = losses * (weight / weight.mean())
+        loss = losses.mean()
         self.log("train/loss", loss, batch_size=1)
         return loss
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
         self.heldout.update(self.log_q(batch), batch.label, batch.depth)
-        for name, scores in untrained_orders(batch.rank, batch.slot, batch.taken, batch.valid).items():
+        for name, scores in untrained_orders(batch.rank, batch.slot, batch.of, batch.taken, batch.valid).items():
             metric = self.untrained[name]
             assert isinstance(metric, OrderMetrics)
             metric.update(scores, batch.label, batch.depth)

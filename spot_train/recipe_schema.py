@@ -219,12 +219,18 @@ class FitSection(Section):
         default=256, description="States an optimiser step, counted before depths are sampled."
     )
     d_max: NonNegative = Field(default=15, description="Largest depth trained, in steps beyond the root.")
-    depths_per_state: Positive = Field(default=2, description="Depths sampled a state and epoch.")
+    depths_per_state: Positive | Literal["all"] = Field(
+        default=2, description="Depths sampled a state and epoch; all: every depth, weighed by 1 / (depth + 1)."
+    )
     seed: NonNegative = Field(
         default=0, description="Seed of the weights, the order of examples and the sampled depths."
     )
     features: Literal["v1", "paper"] = Field(
         default="v1", description="Feature version; paper drops the float32 log-odds."
+    )
+    scorer: Literal["per_level", "one_call"] = Field(
+        default="per_level",
+        description="Network calls of a draft: one a level of the search, or one that scores all states.",
     )
     residual: bool = Field(
         default=True, description="Add the network's scores to a learned multiple of the untrained log-odds order."

@@ -36,7 +36,7 @@ from spot_infer.drafters import (
     TrajectoryTreeDrafter,
 )
 from spot_infer.graph import Drafter
-from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.requests import DecodeSettings, Request, Round, Stats
 from spot_infer.targets import TargetSpec
 from spot_infer.transition import CommitRule, Sampling
@@ -72,6 +72,8 @@ CURVES = [
 DRAFTERS = [
     "order",
     "order tree",
+    "one call",
+    "one call tree",
     "chain",
     "second token chain",
     "confidence tree",
@@ -165,6 +167,8 @@ def make_drafter(name: str, case: Case, controls: dict[int, tuple[Step, ...]]) -
     made: dict[str, Callable[[], Drafter]] = {
         "order": lambda: _order(case, merged=True),
         "order tree": lambda: _order(case, merged=False),
+        "one call": lambda: _order(case, merged=True, scorer="one_call"),
+        "one call tree": lambda: _order(case, merged=False, scorer="one_call"),
         "chain": lambda: ChainDrafter(rule),
         "second token chain": lambda: ChainDrafter(rule, depth=4, rank=2),
         "confidence tree": lambda: ConfidenceTreeDrafter(rule),
@@ -199,20 +203,18 @@ def make_drafter(name: str, case: Case, controls: dict[int, tuple[Step, ...]]) -
 
 
 @lru_cache
-def _random_order_model(block_length: int, rule: CommitRule) -> OrderModel:
+def _random_order_model(block_length: int, rule: CommitRule, scorer: Scorer) -> OrderModel:
     torch.manual_seed(block_length)
-    model = OrderModel(
-        OrderModelConfig(block_length, d_model=16, heads=2, layers=1, feed_forward=16, head_hidden=8, rule=rule)
-    )
+    sizes = {"d_model": 16, "heads": 2, "layers": 1, "feed_forward": 16, "head_hidden": 8}
+    model = OrderModel(OrderModelConfig(block_length, **sizes, scorer=scorer, rule=rule))
     for parameter in model.parameters():
         parameter.data = torch.randn_like(parameter) * 0.5
     return model
 
 
-def _order(case: Case, merged: bool) -> Drafter:
-    return OrderDrafter(
-        _random_order_model(case.target.spec.block_length, case.settings.rule), DraftSettings(merged=merged)
-    )
+def _order(case: Case, merged: bool, scorer: Scorer = "per_level") -> Drafter:
+    model = _random_order_model(case.target.spec.block_length, case.settings.rule, scorer)
+    return OrderDrafter(model, DraftSettings(merged=merged))
 
 
 def _calibrated(case: Case) -> Drafter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from spot_infer import load_drafter as public_load_drafter
 from spot_infer.checkpoint import DrafterInfo, PretrainedDrafter, config_json, load_drafter, save_drafter
 from spot_infer.drafters import DraftSettings
 from spot_infer.errors import SpotError
-from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.transition import CommitRule
 
 CONFIG = OrderModelConfig(
@@ -24,10 +25,10 @@ CONFIG = OrderModelConfig(
 )
 
 
-def make_drafter() -> PretrainedDrafter:
+def make_drafter(scorer: Scorer = "per_level") -> PretrainedDrafter:
     torch.manual_seed(0)
-    model = OrderModel(CONFIG)
-    torch.nn.init.normal_(model.head_out.weight)
+    model = OrderModel(replace(CONFIG, scorer=scorer))
+    torch.nn.init.normal_(model.head_out.weight if scorer == "per_level" else model.set_head.out.weight)
     info = DrafterInfo({"name": "fake", "block_length": 8}, {"steps": 3}, {"accuracy": 0.5}, card="---\n---\n# Card\n")
     return PretrainedDrafter(model, DraftSettings(tau=1.5, merged=False), info)
 
@@ -38,8 +39,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "drafter"
 
 
-def test_a_drafter_reads_back_bit_for_bit(folder: Path) -> None:
-    written, loaded = make_drafter(), load_drafter(folder)
+@pytest.mark.parametrize("scorer", ["per_level", "one_call"])
+def test_a_drafter_reads_back_bit_for_bit(scorer: Scorer, tmp_path: Path) -> None:
+    folder = tmp_path / "drafter"
+    save_drafter(make_drafter(scorer), folder)
+    written, loaded = make_drafter(scorer), load_drafter(folder)
     assert config_json(loaded) == config_json(written)
     assert loaded.info.card == written.info.card
     assert loaded.settings == written.settings
@@ -52,6 +56,26 @@ def test_a_drafter_reads_back_bit_for_bit(folder: Path) -> None:
         "model.safetensors",
     ]
     assert public_load_drafter is load_drafter
+
+
+def test_a_config_without_a_scorer_is_per_level(folder: Path) -> None:
+    edit_config(lambda c: c["model"].pop("scorer"))(folder)
+    assert config_json(load_drafter(folder)) == config_json(make_drafter())
+
+
+@pytest.mark.parametrize("tensor", ["code.weight", "offset", "sharpness"])
+def test_a_changed_one_call_head_is_noticed(tensor: str, tmp_path: Path) -> None:
+    save_drafter(make_drafter("one_call"), tmp_path)
+    edit_tensors(set_tensor(f"set_head.{tensor}", lambda t: t + 0.01 * torch.randn_like(t)))(tmp_path)
+    with pytest.raises(SpotError, match=r"golden\.safetensors.*log_q differs"):
+        load_drafter(tmp_path)
+
+
+def test_a_golden_input_without_roots_is_no_one_call_drafters(tmp_path: Path) -> None:
+    save_drafter(make_drafter("one_call"), tmp_path)
+    edit_tensors(lambda t: t.pop("root"), "golden.safetensors")(tmp_path)
+    with pytest.raises(SpotError, match=r"expected .*'root'"):
+        load_drafter(tmp_path)
 
 
 def test_saving_twice_writes_the_same_bytes(folder: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spot_infer.blocks import BlockState, Commit
 from spot_infer.draft import search
-from spot_infer.graph import DraftContext, DraftGraph, Ending
+from spot_infer.graph import DraftContext, DraftGraph, Ending, Price
 from spot_infer.table import StaleTable
 
 MASK = 99
@@ -216,6 +216,16 @@ def test_two_orders_of_the_same_commits_are_one_node():
     assert len({frozenset(commits) for commits in graph.commits}) == len(graph.commits) == 7
     pair = next(node for node in range(1, 7) if len(graph.commits[node]) == 2)
     assert np.isclose(graph.masses[pair], 2 * (1 / 4) * (1 / 3))
+
+
+def test_levels_that_cost_no_call_are_not_weighed_against_one():
+    one = replace(context(6, 12), price=Price(call=2.0))
+    score = PrefixScore([one], 1)
+    (dear,) = search([one], score, [options(one, 1)])
+    assert score.calls == dear.calls == 1 and {len(commits) for commits in dear.commits} == {0, 1}
+    (free,) = search([one], score, [options(one, 1)], one_call=True)
+    (every,) = search([context(6, 12)], score, [options(one, 1)])
+    assert free.calls == 1 and free.keys == every.keys and every.calls > 2
 
 
 def test_an_empty_budget_or_a_single_masked_slot_drafts_nothing():

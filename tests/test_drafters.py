@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ from spot_infer.drafters import (
 from spot_infer.drafters.hypotheses import token_hypotheses
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter
-from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.table import TOP_K, StaleTable
 from spot_infer.transition import CommitRule
 from spot_train.replay import steps_of
@@ -32,14 +34,19 @@ from spot_train.trajectory import Trajectory
 
 L = 8
 MASK = 39
+SCORERS: list[Scorer] = ["per_level", "one_call"]
 WIDE = (*(frozenset((i, 0) for i in range(depth)) for depth in range(1, L + 1)), frozenset({(0, 31)}))
 
 
-def order_model(block_length: int = L, **changes: int) -> OrderModel:
+def order_model(block_length: int = L, scorer: Scorer = "per_level", **changes: int) -> OrderModel:
     torch.manual_seed(0)
     sizes = {"d_model": 16, "heads": 2, "layers": 1, "feed_forward": 16, "head_hidden": 8, **changes}
-    model = OrderModel(OrderModelConfig(block_length, **sizes))
-    torch.nn.init.normal_(model.head_out.weight)
+    model = OrderModel(OrderModelConfig(block_length, scorer=scorer, **sizes))
+    if scorer == "per_level":
+        torch.nn.init.normal_(model.head_out.weight)
+    else:
+        for parameter in model.set_head.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
     return model.double()
 
 
@@ -65,6 +72,8 @@ def all_drafters(trajectories: list[Trajectory]) -> dict[str, Drafter]:
     return {
         "order": OrderDrafter(order_model()),
         "tree": OrderDrafter(order_model(), DraftSettings(merged=False, tau=2.0)),
+        "one call": OrderDrafter(order_model(scorer="one_call")),
+        "one call tree": OrderDrafter(order_model(scorer="one_call"), DraftSettings(merged=False)),
         "chain": ChainDrafter(),
         "short chain": ChainDrafter(depth=2),
         "quota chain": ChainDrafter(CommitRule(selection="quota", quota=2)),
@@ -111,10 +120,10 @@ def test_drafts_keep_to_the_budget_and_fill_the_block_only_where_another_follows
     assert drafter.propose([]) == []
 
 
-@given(st.integers(0, 30), st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True))
-def test_a_batch_of_contexts_drafts_what_each_would_alone(seed: int, picks: list[int]) -> None:
+@given(st.integers(0, 30), st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True), st.sampled_from(SCORERS))
+def test_a_batch_of_contexts_drafts_what_each_would_alone(seed: int, picks: list[int], scorer: Scorer) -> None:
     one = max(fake_trajectories(count=4, block_length=L, seed=seed % 3), key=len)
-    drafter = OrderDrafter(order_model(), chunk_states=1 + seed)
+    drafter = OrderDrafter(order_model(scorer=scorer), chunk_states=1 + seed)
     contexts = [context_at(one, roots(one)[pick % len(roots(one))], pick) for pick in picks]
     together = drafter.propose(contexts)
     for context, graph in zip(contexts, together, strict=True):
@@ -127,11 +136,35 @@ def test_one_network_call_a_level_for_all_contexts() -> None:
     one = max(fake_trajectories(count=4, block_length=L), key=len)
     model = order_model()
     calls = []
-    model.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
+    model.input.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
     contexts = [context_at(one, step) for step in roots(one)[:5]]
     graphs = OrderDrafter(model).propose(contexts)
-    assert len(calls) == max(graph.calls for graph in graphs)
+    assert len(calls) == max(graph.calls for graph in graphs) > 1
     assert sum(calls) == sum(graph.states_scored for graph in graphs)
+
+
+def test_one_network_call_for_all_levels_of_all_contexts() -> None:
+    one = max(fake_trajectories(count=4, block_length=L), key=len)
+    model = order_model(scorer="one_call")
+    calls = []
+    model.input.register_forward_hook(lambda module, inputs, output: calls.append(len(output)))
+    contexts = [context_at(one, step, budget=40) for step in roots(one)[:5]]
+    graphs = OrderDrafter(model).propose([*contexts, replace(contexts[0], budget=0)])
+    assert calls == [6]
+    assert [graph.calls for graph in graphs] == [1] * 5 + [0]
+    assert max(len(commits) for graph in graphs for commits in graph.commits) > 2
+
+
+def test_a_one_call_score_depends_on_the_set_and_not_on_its_order() -> None:
+    one = max(fake_trajectories(count=4, block_length=L), key=len)
+    asked = OrderDrafter(order_model(scorer="one_call")).score([context_at(one, roots(one)[0])])
+    open_slots = context_at(one, roots(one)[0]).state.masked_slots
+    first, second, third = open_slots[0], open_slots[2], open_slots[3]
+    (law,) = asked([(0, (first, second), 2)])
+    assert np.array_equal(asked([(0, (second, first), 2)])[0], law)
+    (other,) = asked([(0, (first, third), 2)])
+    rest = [i for i, slot in enumerate(one.table(roots(one)[0] - 1).slots.tolist()) if slot in open_slots[4:]]
+    assert not np.allclose(law[rest] / law[rest].sum(), other[rest] / other[rest].sum())
 
 
 def test_tau_flattens_the_masses() -> None:

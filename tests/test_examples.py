@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spot_infer.blocks import BlockState
-from spot_infer.drafters.order import OrderDrafter, OrderScores
+from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext
-from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.transition import CommitRule
 from spot_train.data import CheckBatches, EpochSteps, TrainBatches, make_batch
 from spot_train.examples import epoch_batches, lay_out, make_examples, sample_depths
@@ -71,15 +71,18 @@ def test_steps_of_several_commits_are_no_examples() -> None:
     assert (steps.committed == -1).any()
 
 
-def test_training_reads_what_the_live_drafter_reads() -> None:
+@pytest.mark.parametrize("scorer", ["per_level", "one_call"])
+def test_training_reads_what_the_live_drafter_reads(scorer: Scorer) -> None:
     """Probabilities from a training batch equal those that the drafter computes from the tables themselves."""
     one = fake_trajectories(count=6, block_length=L)[2]
     torch.manual_seed(0)
-    model = OrderModel(OrderModelConfig(L, d_model=16, heads=2, layers=1, feed_forward=16, head_hidden=8)).double()
-    torch.nn.init.normal_(model.head_out.weight)
+    config = OrderModelConfig(L, d_model=16, heads=2, layers=1, feed_forward=16, head_hidden=8, scorer=scorer)
+    model = OrderModel(config).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
     steps = lay_out([one])
     batch = make_batch(steps, np.arange(len(one)), np.broadcast_to([0, 2, 5], (len(one), 3)), "v1", RULE)
-    scores = model(batch.table, batch.slot, batch.valid, batch.taken, batch.depth).softmax(-1).detach().numpy()
+    scores = model(*batch.asked).softmax(-1).detach().numpy()
     drafter = OrderDrafter(model)
     query = 0
     for step in range(len(one)):
@@ -89,9 +92,9 @@ def test_training_reads_what_the_live_drafter_reads() -> None:
             table = one.table(step)
             masked = set(table.slots.tolist()) - set(slots_of(one, step))
             state = BlockState(0, tuple(-1 if slot in masked else 0 for slot in range(L)), -1)
-            scorer = OrderScores(drafter.model, [DraftContext(0, state, (table,), 8, 0.0, 0.0)], 1.0, 64)
+            asked = drafter.score([DraftContext(0, state, (table,), 8, 0.0, 0.0)])
             path = tuple(sorted(slot for later in range(step + 1, step + 1 + depth) for slot in slots_of(one, later)))
-            (live,) = scorer([(0, path, depth)])
+            (live,) = asked([(0, path, depth)])
             np.testing.assert_allclose(live, scores[query, : len(live)], atol=1e-12)
             query += 1
     assert query == len(scores)
@@ -142,6 +145,17 @@ def test_a_batch_depends_on_seed_and_step_alone() -> None:
     assert not torch.equal(in_order[wanted].label, other.label) or not torch.equal(in_order[wanted].depth, other.depth)
 
 
+def test_all_depths_of_a_state_are_one_pass_of_the_network() -> None:
+    steps = lay_out(fake_trajectories(count=6, block_length=L))
+    batch = TrainBatches(InMemory(steps), FitSection(batch_size=9, d_max=3, depths_per_state="all"), RULE)[0]
+    assert len(batch.table) == 9 < len(batch.label)
+    for state in range(9):
+        assert batch.depth[batch.of == state].tolist() == list(range(int((batch.of == state).sum())))
+    assert (batch.root.sum(dim=1) == 1).all()
+    first = batch.depth == 0
+    assert torch.equal(batch.taken[first], batch.root[batch.of[first]])
+
+
 def test_ranks_share_a_batch_without_overlap() -> None:
     steps = lay_out(fake_trajectories(count=6, block_length=L))
     section = FitSection(batch_size=9, d_max=3)
@@ -184,10 +198,10 @@ def test_metrics_by_hand() -> None:
 
 def test_untrained_orders_take_the_best_open_slot() -> None:
     rank = torch.tensor([[2, 0, 1]])
-    taken = torch.tensor([[False, True, False]])
-    orders = untrained_orders(rank, torch.tensor([[4, 5, 9]]), taken, torch.ones_like(taken))
-    assert orders["stale_confidence"].argmax().item() == 2
-    assert orders["left_to_right"].argmax().item() == 0
+    taken = torch.tensor([[False, True, False], [False, False, True]])
+    orders = untrained_orders(rank, torch.tensor([[4, 5, 9]]), torch.zeros(2, dtype=torch.int64), taken, rank >= 0)
+    assert orders["stale_confidence"].argmax(-1).tolist() == [2, 1]
+    assert orders["left_to_right"].argmax(-1).tolist() == [0, 0]
 
 
 def test_a_trajectory_without_steps_is_skipped() -> None:

@@ -1,4 +1,4 @@
-"""The order model: size, probabilities over open slots only, padding and table order without effect."""
+"""The order model, either head: size, probabilities over open slots only, padding and table order without effect."""
 
 from __future__ import annotations
 
@@ -10,87 +10,127 @@ from torch import Tensor
 
 from spot_infer.errors import SpotError
 from spot_infer.features import RANK_COLUMN, TABLE_FEATURES
-from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.order_model import HEAD_HIDDEN, OrderModel, OrderModelConfig, Scorer
 
 L = 8
 SMALL = OrderModelConfig(L, d_model=32, heads=4, layers=2, feed_forward=64, head_hidden=16)
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+NAMES = ("table", "slot", "valid", "root", "of", "taken", "depth")
+Inputs = tuple[Tensor, ...]
+
+both = pytest.mark.parametrize("scorer", ["per_level", "one_call"])
 
 
-def make_model(config: OrderModelConfig = SMALL) -> OrderModel:
+def make_model(scorer: Scorer, config: OrderModelConfig = SMALL) -> OrderModel:
     torch.manual_seed(0)
-    model = OrderModel(config).double().eval()
+    model = OrderModel(replace(config, scorer=scorer)).double().eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model
 
 
-def make_inputs(m: int = 6, queries: int = 3) -> Inputs:
+def make_inputs(m: int = 6) -> Inputs:
+    """Two tables, three states: of the first, the second and the first again."""
     torch.manual_seed(1)
-    table = torch.rand(queries, m, TABLE_FEATURES)
-    slot = torch.arange(m).expand(queries, m)
-    taken = torch.rand(queries, m) < 0.3
+    table = torch.rand(2, m, TABLE_FEATURES)
+    slot = torch.arange(m).expand(2, m)
+    root = torch.zeros(2, m, dtype=torch.bool)
+    root[0, 2] = root[1, 4] = True
+    of = torch.tensor([0, 1, 0])
+    taken = (torch.rand(3, m) < 0.3) | root[of]
     taken[:, 0] = False
-    return table, slot, torch.ones(queries, m, dtype=torch.bool), taken, torch.arange(queries)
+    return table, slot, torch.ones(2, m, dtype=torch.bool), root, of, taken, torch.arange(3)
 
 
-def test_the_default_network_has_the_papers_size() -> None:
-    count = sum(parameter.numel() for parameter in OrderModel(OrderModelConfig(32)).parameters())
-    assert abs(count / 0.62e6 - 1) < 0.02
+@pytest.mark.parametrize("scorer", ["per_level", "one_call"])
+def test_the_default_network_has_the_papers_size(scorer: Scorer) -> None:
+    model = OrderModel(OrderModelConfig(32, scorer=scorer, head_hidden=HEAD_HIDDEN[scorer]))
+    assert abs(sum(parameter.numel() for parameter in model.parameters()) / 0.62e6 - 1) < 0.02
 
 
-def test_taken_slots_have_no_probability() -> None:
-    table, slot, valid, taken, depth = make_inputs()
-    q = make_model()(table, slot, valid, taken, depth).softmax(-1)
+@both
+def test_taken_slots_have_no_probability(scorer: Scorer) -> None:
+    inputs = make_inputs()
+    taken = inputs[5]
+    q = make_model(scorer)(*inputs).softmax(-1)
     assert (q[taken] == 0).all()
     torch.testing.assert_close(q.sum(-1), torch.ones(3, dtype=torch.float64))
     assert (q[~taken] > 0).all()
 
 
-def test_padding_changes_nothing() -> None:
-    table, slot, valid, taken, depth = make_inputs()
-    alone = make_model()(table, slot, valid, taken, depth)
+@both
+def test_padding_changes_nothing(scorer: Scorer) -> None:
+    table, slot, valid, root, of, taken, depth = make_inputs()
+    alone = make_model(scorer)(table, slot, valid, root, of, taken, depth)
     wide = torch.nn.functional.pad
-    padded = make_model()(
-        wide(table, (0, 0, 0, 3), value=7.0), wide(slot, (0, 3)), wide(valid, (0, 3)), wide(taken, (0, 3)), depth
+    padded = make_model(scorer)(
+        wide(table, (0, 0, 0, 3), value=7.0),
+        *(wide(x, (0, 3)) for x in (slot, valid, root)),
+        of,
+        wide(taken, (0, 3)),
+        depth,
     )
     torch.testing.assert_close(padded[:, :6], alone)
     assert padded[:, 6:].isneginf().all()
 
 
-def test_the_order_of_rows_changes_nothing() -> None:
-    table, slot, valid, taken, depth = make_inputs()
+@both
+def test_the_order_of_rows_changes_nothing(scorer: Scorer) -> None:
+    table, slot, valid, root, of, taken, depth = make_inputs()
     order = torch.tensor([3, 1, 5, 0, 2, 4])
-    shuffled = make_model()(table[:, order], slot[:, order], valid, taken[:, order], depth)
-    torch.testing.assert_close(shuffled, make_model()(table, slot, valid, taken, depth)[:, order])
+    shuffled = make_model(scorer)(table[:, order], slot[:, order], valid, root[:, order], of, taken[:, order], depth)
+    torch.testing.assert_close(shuffled, make_model(scorer)(table, slot, valid, root, of, taken, depth)[:, order])
 
 
-@pytest.mark.parametrize("name", ["table", "slot", "taken", "depth"])
-def test_every_input_is_read(name: str) -> None:
-    names = ("table", "slot", "valid", "taken", "depth")
+@both
+def test_every_input_is_read(scorer: Scorer) -> None:
     inputs = list(make_inputs())
-    before = make_model()(*inputs)
-    at = names.index(name)
+    before = make_model(scorer)(*inputs)
     changes = {
         "table": lambda x: x + 0.5 * torch.rand_like(x),
-        "slot": lambda x: (x + 1) % L,
+        "slot": lambda x: (x * 3 + 1) % L,
+        "root": lambda x: x ^ (torch.arange(6) == 1),
+        "of": lambda x: 1 - x,
         "taken": lambda x: x ^ (torch.arange(6) == 1),
         "depth": lambda x: x + 3,
     }
-    inputs[at] = changes[name](inputs[at])
-    after = make_model()(*inputs)
-    kept = ~before.isneginf() & ~after.isneginf()
-    assert not torch.allclose(before[kept], after[kept])
+    for name, change in changes.items():
+        if name == "root" and scorer == "per_level":
+            continue
+        changed = list(inputs)
+        changed[NAMES.index(name)] = change(inputs[NAMES.index(name)])
+        after = make_model(scorer)(*changed)
+        kept = ~before.isneginf() & ~after.isneginf()
+        assert not torch.allclose(before[kept], after[kept]), name
 
 
-def test_training_starts_from_the_untrained_order() -> None:
-    table, slot, valid, taken, depth = make_inputs()
-    ranks = torch.stack([torch.randperm(6) for _ in range(3)])
+@both
+def test_training_starts_from_the_untrained_order(scorer: Scorer) -> None:
+    table, slot, valid, root, of, taken, depth = make_inputs()
+    ranks = torch.stack([torch.randperm(6) for _ in range(2)])
     table[..., RANK_COLUMN] = ranks / L
-    scores = OrderModel(SMALL).eval()(table, slot, valid, taken, depth)
-    assert scores.argmax(-1).tolist() == ranks.masked_fill(taken, 99).argmin(-1).tolist()
-    plain = OrderModel(replace(SMALL, residual=False))
+    scores = OrderModel(replace(SMALL, scorer=scorer)).eval()(table, slot, valid, root, of, taken, depth)
+    assert scores.argmax(-1).tolist() == ranks[of].masked_fill(taken, 99).argmin(-1).tolist()
+    plain = OrderModel(replace(SMALL, scorer=scorer, residual=False))
     assert not hasattr(plain, "rank_weight")
+    others = plain.eval()(table, slot, valid, root, of, taken, depth)
+    assert others.argmax(-1).tolist() != scores.argmax(-1).tolist()
+
+
+def test_one_call_answers_for_states_as_a_slow_sum_over_their_slots() -> None:
+    """The head against its formula, slot by slot."""
+    model = make_model("one_call")
+    table, slot, valid, root, of, taken, depth = make_inputs()
+    scores = model(table, slot, valid, root, of, taken, depth)
+    coded, head = model.encode(table, slot, valid, root), model.set_head
+    for query, one in enumerate(of.tolist()):
+        filled = taken[query].nonzero().flatten().tolist()
+        for i in set(range(6)) - set(filled):
+            inner = coded.base[one, i].clone()
+            for j in filled:
+                inner += coded.gate[one, i] * coded.message[one, j]
+                inner += head.offset[int(slot[one, j] - slot[one, i]) + L - 1]
+            score = coded.prior[one, i] + head.out.weight[0] @ inner.relu()
+            torch.testing.assert_close(scores[query, i], score * head.sharpness[depth[query]].exp())
 
 
 @pytest.mark.parametrize(
@@ -101,6 +141,7 @@ def test_training_starts_from_the_untrained_order() -> None:
         ({"d_model": "128"}, "d_model"),
         ({"d_max": -1}, "d_max"),
         ({"features": "v9"}, "features"),
+        ({"scorer": "two_calls"}, "scorer"),
         ({"residual": 1}, "residual"),
         ({"block_length": 1024}, "block_length"),
         ({"colour": 1}, "colour"),
@@ -113,5 +154,13 @@ def test_a_bad_config_is_named(change: dict[str, object], field: str) -> None:
         OrderModelConfig.from_dict({**SMALL.to_dict(), **change})
 
 
-def test_a_config_survives_json() -> None:
-    assert OrderModelConfig.from_dict(SMALL.to_dict()) == SMALL
+@both
+def test_a_config_survives_json(scorer: Scorer) -> None:
+    config = replace(SMALL, scorer=scorer)
+    assert OrderModelConfig.from_dict(config.to_dict()) == config
+
+
+def test_a_config_from_before_there_were_scorers_is_per_level() -> None:
+    fields = SMALL.to_dict()
+    del fields["scorer"]
+    assert OrderModelConfig.from_dict(fields) == SMALL

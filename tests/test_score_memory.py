@@ -17,7 +17,7 @@ def test_remembered_scores_change_nothing_but_the_work() -> None:
     torch.manual_seed(0)
     model = OrderModel(OrderModelConfig(L, d_model=16, heads=2, layers=1, feed_forward=16, head_hidden=8)).double()
     scored: list[int] = []
-    model.register_forward_hook(lambda module, inputs, output: scored.append(len(output)))
+    model.input.register_forward_hook(lambda module, inputs, output: scored.append(len(output)))
     drafter = OrderDrafter(model)
     trajectories = fake_trajectories(count=4, block_length=L)
     memory = ScoreMemory()

@@ -45,8 +45,9 @@ def examples(batches: TrainBatches, epoch: int) -> Counter[bytes]:
     for step in range(epoch * len(batches), (epoch + 1) * len(batches)):
         batch = batches[step]
         for index in range(len(batch.label)):
-            width = int(batch.valid[index].sum())
-            parts = (batch.table[index, :width], batch.taken[index, :width], batch.depth[index], batch.label[index])
+            of = batch.of[index]
+            width = int(batch.valid[of].sum())
+            parts = (batch.table[of, :width], batch.taken[index, :width], batch.depth[index], batch.label[index])
             found[b"".join(part.numpy().tobytes() for part in parts)] += 1
     return found
 

@@ -1,0 +1,155 @@
+"""q over the slots of contexts' stale tables, for the states that the draft search asks about.
+
+`LevelScores` asks the network about every level of the search, in chunks of states with about as many slots.
+`OneCallScores` asks it once about all tables, and scores every later level from what it said, on the CPU: one
+synchronisation with the device a proposal. Either computes a table's features once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spot_infer.draft import Query
+from spot_infer.features import many_table_features, pad_rows
+from spot_infer.graph import DraftContext
+from spot_infer.order_model import OrderModel
+from spot_infer.set_head import Coded, SetHead
+
+_CHUNK_STATES = {"cpu": 32}
+"""States a chunk on a CPU, so that a chunk's activations stay in its cache and few slots are padding."""
+_MOST_STATES = 2048
+
+
+class StaleInputs:
+    """What the network reads of N contexts, their tables padded to the widest, m slots.
+
+    table f32 [N, m, 72] on the network's device; slot i64, valid and root bool [N, m]; lengths i64 [N]; filled bool
+    [N, L]: slots that are filled in the root.
+    """
+
+    def __init__(self, model: OrderModel, contexts: Sequence[DraftContext]) -> None:
+        config = model.config
+        tables = [context.tables[0] for context in contexts]
+        features, starts = many_table_features(tables, config.block_length, config.features, config.rule)
+        rows, self.valid = pad_rows(starts, np.arange(len(tables)))
+        self.device = model.input.weight.device
+        self.lengths = np.diff(starts)
+        self.slot = np.concatenate([table.slots for table in tables]).astype(np.int64)[rows]
+        self.table = torch.from_numpy(features[rows]).to(self.device)
+        masked = np.zeros((len(contexts), config.block_length), dtype=bool)
+        for index, context in enumerate(contexts):
+            masked[index, list(context.state.masked_slots)] = True
+        self.filled = ~masked
+        self.root = np.take_along_axis(self.filled, self.slot, axis=1) & self.valid
+
+    def taken(self, queries: Sequence[Query]) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
+        """The queries' contexts [Q], their widest table m, and its slots that are filled in each state, [Q, m]."""
+        contexts = np.array([context for context, _, _ in queries])
+        width = int(self.lengths[contexts].max())
+        filled = self.filled[contexts]
+        path_rows = np.repeat(np.arange(len(queries)), [len(path) for _, path, _ in queries])
+        filled[path_rows, [slot for _, path, _ in queries for slot in path]] = True
+        valid = self.valid[contexts, :width]
+        return contexts, width, np.take_along_axis(filled, self.slot[contexts, :width], axis=1) & valid
+
+    def chunks(self, contexts: Sequence[int], most: int | None) -> list[list[int]]:
+        """Indices into `contexts`, shortest tables first, `most` at a time (None for what suits the device)."""
+        size = most or _CHUNK_STATES.get(self.device.type, _MOST_STATES)
+        shortest_first = sorted(range(len(contexts)), key=lambda index: self.lengths[contexts[index]])
+        return [shortest_first[first : first + size] for first in range(0, len(contexts), size)]
+
+
+class LevelScores:
+    """One network call for all queries of a level."""
+
+    def __init__(
+        self, model: OrderModel, contexts: Sequence[DraftContext], tau: float, chunk_states: int | None
+    ) -> None:
+        self.model, self.tau, self.chunk_states = model, tau, chunk_states
+        self.inputs = StaleInputs(model, contexts)
+
+    def __call__(self, queries: list[Query]) -> list[NDArray[np.float64]]:
+        """Probabilities [m] a query; see `draft.Score`."""
+        answers: dict[int, NDArray[np.float64]] = {}
+        for chunk in self.inputs.chunks([context for context, _, _ in queries], self.chunk_states):
+            probabilities = self._probabilities([queries[index] for index in chunk])
+            for index, row in zip(chunk, probabilities, strict=True):
+                answers[index] = row[: self.inputs.lengths[queries[index][0]]]
+        return [answers[index] for index in range(len(queries))]
+
+    @torch.inference_mode()
+    def _probabilities(self, queries: list[Query]) -> NDArray[np.float64]:
+        inputs = self.inputs
+        contexts, width, taken = inputs.taken(queries)
+        scores: Tensor = self.model.level_scores(
+            inputs.table[torch.from_numpy(contexts).to(inputs.device), :width],
+            torch.from_numpy(inputs.slot[contexts, :width]).to(inputs.device),
+            torch.from_numpy(inputs.valid[contexts, :width]).to(inputs.device),
+            torch.from_numpy(taken).to(inputs.device),
+            torch.tensor([depth for _, _, depth in queries], device=inputs.device),
+        )
+        return torch.softmax(scores.double() / self.tau, dim=-1).cpu().numpy()
+
+
+class OneCallScores:
+    """One network call for all contexts, made when the first level is asked for. `head`: the model's, on the CPU."""
+
+    def __init__(
+        self, model: OrderModel, head: SetHead, contexts: Sequence[DraftContext], tau: float, chunk_states: int | None
+    ) -> None:
+        self.model, self.head, self.tau, self.chunk_states = model, head, tau, chunk_states
+        self.inputs = StaleInputs(model, contexts)
+        self._coded: Coded | None = None
+        self._offsets: Tensor | None = None
+
+    @torch.inference_mode()
+    def __call__(self, queries: list[Query]) -> list[NDArray[np.float64]]:
+        """Probabilities [m] a query; see `draft.Score`."""
+        inputs = self.inputs
+        coded = self._coded = self._coded or self._encoded()
+        offsets = self._offsets = self.head.offsets() if self._offsets is None else self._offsets
+        contexts, width, taken = inputs.taken(queries)
+        scores = self.head(
+            Coded(*(part[:, :width] for part in coded)),
+            torch.from_numpy(contexts),
+            torch.from_numpy(inputs.slot[contexts, :width]),
+            torch.from_numpy(taken),
+            torch.tensor([depth for _, _, depth in queries]),
+            offsets,
+        )
+        closed = torch.from_numpy(taken | ~inputs.valid[contexts, :width])
+        q = torch.softmax(scores.masked_fill(closed, -torch.inf).double() / self.tau, dim=-1).numpy()
+        return [row[:length] for row, length in zip(q, inputs.lengths[contexts].tolist(), strict=True)]
+
+    def _encoded(self) -> Coded:
+        """The network's answer for every context, on the CPU, padded to the widest table."""
+        inputs = self.inputs
+        order: list[int] = []
+        parts: list[Coded] = []
+        for chunk in inputs.chunks(range(len(inputs.lengths)), self.chunk_states):
+            width = int(inputs.lengths[chunk].max())
+            slot, valid, root = (
+                torch.from_numpy(array[chunk, :width]).to(inputs.device)
+                for array in (inputs.slot, inputs.valid, inputs.root)
+            )
+            coded = self.model.encode(inputs.table[chunk, :width], slot, valid, root)
+            parts.append(Coded(*(part.cpu() for part in coded)))
+            order += chunk
+        if len(parts) == 1:
+            joined = parts[0]
+        else:
+            widest = max(part.prior.shape[1] for part in parts)
+            joined = Coded(*(torch.cat([_padded(one, widest) for one in same]) for same in zip(*parts, strict=True)))
+        place = torch.tensor(order).argsort()
+        return Coded(*(part[place] for part in joined))
+
+
+def _padded(part: Tensor, width: int) -> Tensor:
+    """Zeros after dimension 1 up to `width`."""
+    shape = (len(part), width - part.shape[1], *part.shape[2:])
+    return torch.cat([part, part.new_zeros(shape)], dim=1)
