@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from spot_infer.atomic import new_folder
 from spot_infer.drafters.order import DraftSettings, OrderDrafter
 from spot_infer.errors import SpotError
-from spot_infer.features import FEATURE_VERSION
+from spot_infer.features import FEATURE_VERSIONS
 from spot_infer.golden import GOLDEN_TOLERANCE, check_golden, golden_input, golden_scores
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_infer.packaged import local_path
@@ -131,7 +131,7 @@ def config_json(drafter: PretrainedDrafter) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
-        "feature_version": FEATURE_VERSION,
+        "feature_version": FEATURE_VERSIONS[drafter.model.config.features],
         "written_by": release(),
         "licence": info.licence,
         "model": drafter.model.config.to_dict(),
@@ -161,10 +161,11 @@ def read_config(path: Path) -> tuple[OrderModelConfig, DraftSettings, DrafterInf
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         got = config.get("format") if isinstance(config, dict) else type(config).__name__
         raise SpotError(f"{path}: format is {got!r}, expected {FORMAT!r}; this is not an exported drafter")
-    for name, known in (("format_version", FORMAT_VERSION), ("feature_version", FEATURE_VERSION)):
-        if config.get(name) != known or isinstance(config.get(name), bool):
+    versions = {"format_version": (FORMAT_VERSION,), "feature_version": tuple(sorted({*FEATURE_VERSIONS.values()}))}
+    for name, known in versions.items():
+        if config.get(name) not in known or isinstance(config.get(name), bool):
             raise SpotError(
-                f"{path}: {name} is {config.get(name)!r}, but {release()} reads {known}; "
+                f"{path}: {name} is {config.get(name)!r}, but {release()} reads {' and '.join(map(str, known))}; "
                 f"the release that wrote it reads it: {config.get('written_by', 'unknown')}"
             )
     unknown, missing = set(config) - set(_CONFIG_KEYS), set(_CONFIG_KEYS) - set(config)
@@ -178,6 +179,11 @@ def read_config(path: Path) -> tuple[OrderModelConfig, DraftSettings, DrafterInf
         settings = DraftSettings(**config["draft"])
     except (SpotError, TypeError) as error:
         raise SpotError(f"{path}: {error}") from None
+    if FEATURE_VERSIONS[model.features] != config["feature_version"]:
+        raise SpotError(
+            f"{path}: feature_version is {config['feature_version']}, but model.features {model.features!r} is of "
+            f"version {FEATURE_VERSIONS[model.features]}; export the drafter again"
+        )
     info = DrafterInfo(config["target"], config["training"], config["metrics"], str(config["licence"]))
     trained_for = info.target.get("block_length", model.block_length)
     if trained_for != model.block_length:

@@ -24,7 +24,7 @@ from spot_infer.bitwise import fixed_shape
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.fixed_shape import FixedShapeTarget
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead, tables_read
 from spot_infer.packing import Packed, RowStates, lineage, pack, resolve_layout
 from spot_infer.rejection import draw_tokens
 from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
@@ -288,7 +288,7 @@ def _advance(
         passed = [replica for node in nodes[: len(steps)] if (replica := laid.of_node[node]) is not None]
         if result is None:
             _promote(cache, index, row, packed, lineage(laid.replicas, passed[-1])[:-1])
-        newest = [replica for replica in passed[-1:] if laid.start(replica) == row.state.start]
+        newest = [replica for replica in passed[-tables_read(drafter) :] if laid.start(replica) == row.state.start]
         reads.append(passed if record else newest if drafts and result is None else [])
         if laid.next_block is not None and root.start == row.state.start and result is None:
             reads[-1].append(laid.next_block)

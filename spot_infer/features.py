@@ -1,24 +1,25 @@
-"""Stale table and hypothetical state -> inputs of the order model (paper section 4.2, appendix D.1). Feature version 1.
+"""Stale table and hypothetical state -> inputs of the order model (paper section 4.2, appendix D.1).
 
-74 inputs a table slot: 72 that depend on the table alone, so they are computed once a table, and 2 path features (slot
-already taken, depth) that change with every drafted state. One ragged function serves a single live table and whole
-trajectories. Knows nothing about tokens' meaning, models or training.
+Version 1 has 74 inputs a table slot: 72 that depend on the table alone, so they are computed once a table, and 2 path
+features (slot already taken, depth) that change with every drafted state. Version 2 adds 12 that depend on the root and
+on the table before it (`changes.py`). One ragged function serves live tables and whole trajectories. Knows nothing
+about tokens' meaning, models or training.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spot_infer.table import TOP_K, StaleTable
+from spot_infer.changes import CHANGE_FEATURES, change_columns
+from spot_infer.table import TOP_K, Tables
 from spot_infer.transition import CommitRule, ranking_values
 
-FEATURE_VERSION = 1
-FeatureKind = Literal["v1", "paper"]
+FeatureKind = Literal["v1", "paper", "v2"]
+FEATURE_VERSIONS: dict[FeatureKind, int] = {"v1": 1, "paper": 1, "v2": 2}
 TABLE_FEATURES = 2 * TOP_K + 8
 PATH_FEATURES = 2
 RANK_COLUMN = 2 * TOP_K + 1
@@ -28,6 +29,16 @@ MOST_LOG_ODDS = 32.0
 LOG_ODDS_SCALE = 16.0
 
 Floats = NDArray[np.float32]
+
+
+def table_features(kind: FeatureKind) -> int:
+    """Columns of `ragged_features`."""
+    return TABLE_FEATURES + (CHANGE_FEATURES if kind == "v2" else 0)
+
+
+def tables_read(kind: FeatureKind) -> int:
+    """How many of a block's newest tables the features are made of."""
+    return 2 if kind == "v2" else 1
 
 
 def stale_ranking(top_logprob: NDArray[Any], log_odds: NDArray[Any], rule: CommitRule) -> NDArray[np.float64]:
@@ -53,37 +64,37 @@ def ragged_ranks(values: NDArray[Any], slots: NDArray[Any], starts: NDArray[Any]
 
 
 def ragged_features(
-    top_logprob: NDArray[np.float16],
-    log_odds: NDArray[np.float32],
-    slots: NDArray[np.uint8],
-    starts: NDArray[Any],
-    block_length: int,
-    kind: FeatureKind,
-    rule: CommitRule,
+    tables: Tables, before: Tables, filled: NDArray[np.bool_], kind: FeatureKind, rule: CommitRule
 ) -> Floats:
-    """float32 [M, 72] for tables laid end to end: table t is rows starts[t]..starts[t + 1] of the [M, ...] arrays.
+    """float32 [M, table_features(kind)] for tables laid end to end, with the ones before them in their blocks (empty
+    where there is none) and filled bool [T, L], the slots that are filled in the roots.
 
-    Columns: 32 probabilities, 32 log-probabilities / 20, then log-odds / 16, rank / L, gap to the largest log-odds
-    / 16, p1 - p2, entropy of the top-32 / ln 32, mass beyond them, slot / L, table slots / L. `paper` takes the first
-    three of the eight from float32 probabilities, which saturate, as the paper's inputs do.
+    Version 1, which reads neither, has 72 columns: 32 probabilities, 32 log-probabilities / 20, then log-odds / 16,
+    rank / L, gap to the largest log-odds / 16, p1 - p2, entropy of the top-32 / ln 32, mass beyond them, slot / L,
+    table slots / L. `paper` takes the first three of the eight from float32 probabilities, which saturate, as the
+    paper's inputs do. Version 2 appends `changes.change_columns`.
     """
-    logprob = top_logprob.astype(np.float32)
+    block_length = filled.shape[1]
+    slots, starts = tables.slot, tables.start
+    logprob = tables.top_logprob.astype(np.float32)
     probability = np.exp(logprob)
     clamped = np.maximum(logprob, np.float32(LEAST_LOGPROB))
     lengths = np.diff(starts)
-    if kind == "v1":
-        confidence = np.clip(log_odds, -MOST_LOG_ODDS, MOST_LOG_ODDS).astype(np.float32) / np.float32(LOG_ODDS_SCALE)
-        ranking = stale_ranking(top_logprob, log_odds, rule)
-    else:
-        confidence = torch.sigmoid(torch.from_numpy(log_odds.astype(np.float64))).float().numpy()
+    if kind == "paper":
+        confidence = torch.sigmoid(torch.from_numpy(tables.log_odds.astype(np.float64))).float().numpy()
         ranking = confidence.astype(np.float64)
-    filled = lengths > 0
+    else:
+        odds = np.clip(tables.log_odds, -MOST_LOG_ODDS, MOST_LOG_ODDS)
+        confidence = odds.astype(np.float32) / np.float32(LOG_ODDS_SCALE)
+        ranking = stale_ranking(tables.top_logprob, tables.log_odds, rule)
+    holding = lengths > 0
     largest = np.zeros(len(lengths), dtype=np.float32)
     if len(confidence):
-        largest[filled] = np.maximum.reduceat(confidence, starts[:-1][filled])
+        largest[holding] = np.maximum.reduceat(confidence, starts[:-1][holding])
+    rank = ragged_ranks(ranking, slots, starts)
     statistics = (
         confidence,
-        ragged_ranks(ranking, slots, starts).astype(np.float32) / np.float32(block_length),
+        rank.astype(np.float32) / np.float32(block_length),
         np.repeat(largest, lengths) - confidence,
         probability[:, 0] - probability[:, 1],
         -(probability * clamped).sum(axis=1) / np.float32(np.log(TOP_K)),
@@ -92,30 +103,10 @@ def ragged_features(
         np.repeat(lengths, lengths).astype(np.float32) / np.float32(block_length),
     )
     columns = [probability, clamped / np.float32(-LEAST_LOGPROB), np.stack(statistics, axis=1)]
+    if kind == "v2":
+        rank_before = ragged_ranks(stale_ranking(before.top_logprob, before.log_odds, rule), before.slot, before.start)
+        columns.append(change_columns(tables, before, filled, rank, rank_before))
     return np.concatenate(columns, axis=1).astype(np.float32, copy=False)
-
-
-def table_features(table: StaleTable, block_length: int, kind: FeatureKind, rule: CommitRule) -> Floats:
-    """float32 [m, 72] of one table; see `ragged_features`."""
-    starts = np.array([0, len(table.slots)])
-    return ragged_features(table.top_logprob, table.log_odds, table.slots, starts, block_length, kind, rule)
-
-
-def many_table_features(
-    tables: Sequence[StaleTable], block_length: int, kind: FeatureKind, rule: CommitRule
-) -> tuple[Floats, NDArray[np.int64]]:
-    """Features [M, 72] of several tables laid end to end, and where each starts [T + 1]."""
-    starts = np.concatenate([[0], np.cumsum([len(table.slots) for table in tables])]).astype(np.int64)
-    features = ragged_features(
-        np.concatenate([table.top_logprob for table in tables]),
-        np.concatenate([table.log_odds for table in tables]),
-        np.concatenate([table.slots for table in tables]),
-        starts,
-        block_length,
-        kind,
-        rule,
-    )
-    return features, starts
 
 
 def pad_rows(starts: NDArray[Any], tables: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

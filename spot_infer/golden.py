@@ -16,12 +16,10 @@ from torch import Tensor
 from spot_infer.errors import SpotError
 from spot_infer.features import pad_rows, ragged_features
 from spot_infer.order_model import OrderModel, OrderModelConfig
-from spot_infer.table import TOP_K
+from spot_infer.table import TOP_K, Tables
 
 GOLDEN_TOLERANCE = 1e-4
 _QUERIES_PER_TABLE = 3
-_ROOT = {"root": torch.bool}
-"""The `one_call` scorer reads it beside `_DTYPES`."""
 _DTYPES = {
     "top_logprob": torch.float16,
     "log_odds": torch.float32,
@@ -32,13 +30,17 @@ _DTYPES = {
     "depth": torch.int64,
     "log_q": torch.float32,
 }
+_ROOT = {"root": torch.bool}
+_BEFORE = {"best": torch.int32, "before": torch.int64}
 
 
 def golden_input(config: OrderModelConfig) -> dict[str, Tensor]:
-    """Made-up tables of every kind of length with paths of several depths; depends on block length and scorer alone.
+    """Made-up tables of every kind of length with paths of several depths; depends on block length, scorer and feature
+    version alone.
 
     top_logprob f16 [M, 32], log_odds f32 [M], slot u8 [M], start i64 [T + 1]; table, depth i64 [Q], taken bool [Q, m];
-    for a scorer that reads the root, root bool [Q, m]: the table slots filled in it.
+    where the root is read, root bool [Q, m]: the table slots filled in it; where the table before is, before i64 [T],
+    its number or -1, and best i32 [M].
     """
     generator = np.random.Generator(np.random.Philox(key=config.block_length))
     block_length = config.block_length
@@ -58,7 +60,7 @@ def golden_input(config: OrderModelConfig) -> dict[str, Tensor]:
         path = generator.permutation(lengths[index])[:filled]
         taken[query, path], root[query, path[:1]] = True, True
         depth[query] = max(int(filled) - 1, 0)
-    return {
+    golden = {
         "top_logprob": torch.from_numpy(top_logprob),
         "log_odds": torch.from_numpy(log_odds),
         "slot": torch.from_numpy(slot.astype(np.uint8)),
@@ -66,31 +68,45 @@ def golden_input(config: OrderModelConfig) -> dict[str, Tensor]:
         "table": torch.from_numpy(table),
         "taken": torch.from_numpy(taken),
         "depth": torch.from_numpy(depth),
-        **({"root": torch.from_numpy(root)} if config.scorer == "one_call" else {}),
     }
+    extra = {
+        "root": torch.from_numpy(root),
+        "best": torch.from_numpy(
+            (slot * 7 + np.repeat(np.arange(len(lengths)), lengths) * (slot % 3)).astype(np.int32)
+        ),
+        "before": torch.tensor([*range(1, len(lengths)), -1]),
+    }
+    return golden | {name: extra[name] for name in _dtypes(config) if name in extra}
+
+
+def _dtypes(config: OrderModelConfig) -> dict[str, torch.dtype]:
+    """The tensors of a drafter's golden input and their dtypes."""
+    reads_root = config.scorer == "one_call" or config.features == "v2"
+    return _DTYPES | (_ROOT if reads_root else {}) | (_BEFORE if config.features == "v2" else {})
 
 
 @torch.inference_mode()
 def golden_scores(model: OrderModel, golden: dict[str, Tensor]) -> Tensor:
     """log q float32 [Q, m] of the golden paths, -inf at taken and padded slots."""
     config = model.config
-    slot, start = golden["slot"].numpy(), golden["start"].numpy()
-    features = ragged_features(
-        golden["top_logprob"].numpy(),
-        golden["log_odds"].numpy(),
-        slot,
-        start,
-        config.block_length,
-        config.features,
-        config.rule,
-    )
-    rows, valid = pad_rows(start, golden["table"].numpy())
+    of, root = golden["table"].numpy(), golden.get("root", golden["taken"]).numpy()
+    slot = golden["slot"].numpy()
+    best = golden["best"].numpy() if "best" in golden else np.zeros(len(slot), np.int32)
+    every = Tables(golden["start"].numpy(), slot, golden["top_logprob"].numpy(), golden["log_odds"].numpy(), best)
+    before = golden["before"].numpy()[of] if "before" in golden else np.full(len(of), -1)
+    tables = every.take(of)
+    rows, valid = pad_rows(tables.start, np.arange(len(of)))
+    slots = tables.slot.astype(np.int64)[rows]
+    filled = np.ones((len(of), config.block_length), dtype=bool)
+    query, place = np.nonzero(valid & ~root)
+    filled[query, slots[query, place]] = False
+    features = ragged_features(tables, every.take(before), filled, config.features, config.rule)
     scores = model(
         torch.from_numpy(features[rows]),
-        torch.from_numpy(slot.astype(np.int64)[rows]),
+        torch.from_numpy(slots),
         torch.from_numpy(valid),
-        golden.get("root", golden["taken"]),
-        torch.arange(len(rows)),
+        torch.from_numpy(root),
+        torch.arange(len(of)),
         golden["taken"],
         golden["depth"],
     )
@@ -105,7 +121,7 @@ def check_golden(model: OrderModel, path: Path) -> None:
         raise SpotError(f"{path} does not exist; export or download the drafter again") from None
     except (SafetensorError, OSError) as error:
         raise SpotError(f"{path} is truncated or no safetensors file ({error}); download the drafter again") from None
-    expected = _DTYPES | (_ROOT if model.config.scorer == "one_call" else {})
+    expected = _dtypes(model.config)
     if {name: tensor.dtype for name, tensor in golden.items()} != expected:
         raise SpotError(f"{path} has tensors {sorted(golden)}; expected {sorted(expected)} in their stored dtypes")
     if not _well_formed(golden, model.config.block_length):
@@ -133,5 +149,10 @@ def _well_formed(golden: dict[str, Tensor], block_length: int) -> bool:
     if slot.max() >= block_length or not len(table) or table.min() < 0 or table.max() >= len(start) - 1:
         return False
     widest = int(np.diff(start)[table].max())
+    before = golden["before"].numpy() if "before" in golden else np.full(len(start) - 1, -1)
+    if before.shape != (len(start) - 1,) or before.min() < -1 or before.max() >= len(start) - 1:
+        return False
+    if "best" in golden and golden["best"].shape != slot.shape:
+        return False
     shape = (len(table), widest)
     return taken.shape == golden.get("root", golden["taken"]).shape == shape and golden["depth"].shape == table.shape

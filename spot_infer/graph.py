@@ -122,7 +122,8 @@ class Ending:
 
 @dataclass(frozen=True)
 class DraftContext:
-    """All a drafter may read. state: the root; tables: most recent first, at least one.
+    """All a drafter may read. state: the root; tables: most recent first, one for a drafter that reads no more, else as
+    many as its `tables_read` where the block has had so many steps.
 
     tables[0] is the stale table, computed at the root's predecessor: its slots hold all of the root's masked slots.
     budget, floor: most drafted states and smallest mass; temperature, noise: of the draws that the drafter can share
@@ -165,7 +166,8 @@ class DraftContext:
 class Drafter(Protocol):
     """Anything that proposes future states. It may be wrong in any way: only speed depends on it.
 
-    One with a true attribute `looks_ahead` gets `next_table`, for a block of positions more a row in every forward.
+    One with a true attribute `looks_ahead` gets `next_table`, for a block of positions more a row in every forward; one
+    whose attribute `tables_read` is 2 gets the table of the step before beside the newest.
     """
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
@@ -177,3 +179,8 @@ class Drafter(Protocol):
 def looks_ahead(drafter: Drafter | None) -> bool:
     """Whether `drafter` reads `next_table`."""
     return bool(getattr(drafter, "looks_ahead", False))
+
+
+def tables_read(drafter: Drafter | None) -> int:
+    """How many of a block's newest tables `drafter` reads."""
+    return int(getattr(drafter, "tables_read", 1))

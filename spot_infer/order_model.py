@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from spot_infer.errors import SpotError
-from spot_infer.features import PATH_FEATURES, RANK_COLUMN, TABLE_FEATURES, FeatureKind, path_features
+from spot_infer.features import PATH_FEATURES, RANK_COLUMN, FeatureKind, path_features, table_features
 from spot_infer.set_head import Coded, SetHead
 from spot_infer.transition import CommitRule
 
@@ -113,8 +113,9 @@ class EncoderLayer(nn.Module):
 class OrderModel(nn.Module):
     """q(slot | state): 0.62M parameters at the default sizes.
 
-    Inputs are centred and scaled by two buffers [74] that `standardise` takes from training examples: the columns that
-    tell near-certain slots apart differ by hundredths, which a network of unit-scale weights learns slowly.
+    Inputs (F = 74 under feature version 1) are centred and scaled by two buffers [F] that `standardise` takes from
+    training examples: the columns that tell near-certain slots apart differ by hundredths, which a network of
+    unit-scale weights learns slowly.
     """
 
     input_mean: Tensor
@@ -123,7 +124,7 @@ class OrderModel(nn.Module):
     def __init__(self, config: OrderModelConfig) -> None:
         super().__init__()
         self.config = config
-        inputs = TABLE_FEATURES + PATH_FEATURES
+        inputs = table_features(config.features) + PATH_FEATURES
         self.register_buffer("input_mean", torch.zeros(inputs))
         self.register_buffer("input_scale", torch.ones(inputs))
         self.input = nn.Linear(inputs, config.d_model)
@@ -145,19 +146,19 @@ class OrderModel(nn.Module):
             nn.init.zeros_(self.head_out.weight)
 
     def inputs(self, table: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
-        """All 74 inputs [Q, m, 74], before they are centred and scaled; shapes as in `level_scores`."""
+        """All inputs [Q, m, F], before they are centred and scaled; shapes as in `level_scores`."""
         return torch.cat([table, path_features(taken, depth, self.config.d_max)], dim=-1)
 
     def rows(
         self, table: Tensor, slot: Tensor, valid: Tensor, root: Tensor, of: Tensor, taken: Tensor, depth: Tensor
     ) -> Tensor:
-        """The inputs [n, 74] that `forward` would encode, padding left out."""
+        """The inputs [n, F] that `forward` would encode, padding left out."""
         if self.config.scorer == "one_call":
             return self.inputs(table, root, depth.new_zeros(len(table)))[valid]
         return self.inputs(table[of], taken, depth)[valid[of]]
 
     def standardise(self, inputs: Tensor) -> None:
-        """Centre and scale by the mean and spread of example inputs [n, 74]; scales stay below `MOST_SCALE`."""
+        """Centre and scale by the mean and spread of example inputs [n, F]; scales stay below `MOST_SCALE`."""
         spread = inputs.double().std(dim=0)
         self.input_mean.copy_(inputs.double().mean(dim=0))
         self.input_scale.copy_((1 / spread.clamp(min=1e-6)).clamp(max=MOST_SCALE))
@@ -167,9 +168,9 @@ class OrderModel(nn.Module):
     ) -> Tensor:
         """Scores [Q, m] of states over S tables, -inf at taken and padded slots.
 
-        table [S, m, 72] from `features`; slot int64 [S, m]; valid bool [S, m] false at padding; root bool [S, m] filled
-        in the root; of int64 [Q]: a state's table; taken bool [Q, m], root included; depth int64 [Q], steps between the
-        root and the state.
+        table [S, m, F - 2] from `features`; slot int64 [S, m]; valid bool [S, m] false at padding; root bool [S, m]
+        filled in the root; of int64 [Q]: a state's table; taken bool [Q, m], root included; depth int64 [Q], steps
+        between the root and the state.
         """
         if self.config.scorer == "one_call":
             scores = self.set_head(self.encode(table, slot, valid, root), of, slot[of], taken, depth)

@@ -26,7 +26,7 @@ from spot_infer.cost import CostCurve, DrafterCost
 from spot_infer.decode import decode
 from spot_infer.environment import environment
 from spot_infer.errors import SpotError
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead, tables_read
 from spot_infer.packing import Packed, resolve_layout
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.table import TOP_K
@@ -363,7 +363,7 @@ class _TimedDrafter:
 
     def __init__(self, drafter: Drafter, clock: Clock) -> None:
         self._drafter, self._clock = drafter, clock
-        self.looks_ahead = looks_ahead(drafter)
+        self.looks_ahead, self.tables_read = looks_ahead(drafter), tables_read(drafter)
         self.samples: list[tuple[int, int, int, float]] = []
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:

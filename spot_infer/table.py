@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +33,40 @@ class StaleTable:
     log_odds: NDArray[np.float32]
     drawn_token: NDArray[np.int32] | None = None
     drawn_logprob: NDArray[np.float16] | None = None
+
+
+class Tables(NamedTuple):
+    """T tables laid end to end over M rows, what drafters read of them: table t is rows start[t]..start[t + 1].
+
+    start i64 [T + 1], slot u8 [M], top_logprob f16 [M, 32], log_odds f32 [M], best i32 [M] (the likeliest token).
+    """
+
+    start: NDArray[np.int64]
+    slot: NDArray[np.uint8]
+    top_logprob: NDArray[np.float16]
+    log_odds: NDArray[np.float32]
+    best: NDArray[np.int32]
+
+    def take(self, tables: NDArray[np.int64]) -> Tables:
+        """The tables [T'] with these numbers, laid end to end; an empty one for -1."""
+        first = self.start[np.maximum(tables, 0)]
+        lengths = np.where(tables < 0, 0, self.start[np.maximum(tables, 0) + 1] - first)
+        start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        rows = np.repeat(first - start[:-1], lengths) + np.arange(start[-1])
+        return Tables(start, self.slot[rows], self.top_logprob[rows], self.log_odds[rows], self.best[rows])
+
+
+def lay_tables(tables: Sequence[StaleTable | None]) -> Tables:
+    """Tables laid end to end; None is an empty one."""
+    lengths = [0 if table is None else len(table.slots) for table in tables]
+    known = [table for table in tables if table is not None]
+    return Tables(
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        np.concatenate([np.zeros(0, np.uint8), *(table.slots for table in known)]),
+        np.concatenate([np.zeros((0, TOP_K), np.float16), *(table.top_logprob for table in known)]),
+        np.concatenate([np.zeros(0, np.float32), *(table.log_odds for table in known)]),
+        np.concatenate([np.zeros(0, np.int32), *(table.top_token[:, 0] for table in known)]),
+    )
 
 
 def stale_table(

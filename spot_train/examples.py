@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spot_infer.errors import SpotError
-from spot_infer.features import FeatureKind, pad_rows, ragged_features, ragged_ranks, stale_ranking
+from spot_infer.features import FeatureKind, pad_rows, ragged_features, ragged_ranks, stale_ranking, tables_read
+from spot_infer.table import Tables
 from spot_infer.transition import CommitRule
 from spot_train.trajectory import Trajectory
 
@@ -24,9 +25,10 @@ from spot_train.trajectory import Trajectory
 class Steps:
     """N steps of `trajectories` trajectories, end to end, over M table rows: table t is rows start[t]..start[t + 1].
 
-    top_logprob f16 [M, 32], log_odds f32 [M], slot u8 [M]; committed int64 [N]: the slot step t fills (-1 where it
-    fills several); deepest int64 [N]: largest d for which (t, d) is an example (-1: none); block int64 [N]: the block's
-    number in its trajectory; before_stop bool [N]: the commit lies at or before the last returned token.
+    top_logprob f16 [M, 32], log_odds f32 [M], slot u8 [M], best i32 [M] (the likeliest token); follows bool [N]: the
+    step before is of the same block; committed int64 [N]: the slot step t fills (-1 where it fills several); deepest
+    int64 [N]: largest d for which (t, d) is an example (-1: none); block int64 [N]: the block's number in its
+    trajectory; before_stop bool [N]: the commit lies at or before the last returned token.
     """
 
     block_length: int
@@ -35,6 +37,8 @@ class Steps:
     top_logprob: NDArray[np.float16]
     log_odds: NDArray[np.float32]
     slot: NDArray[np.uint8]
+    best: NDArray[np.int32]
+    follows: NDArray[np.bool_]
     committed: NDArray[np.int64]
     deepest: NDArray[np.int64]
     block: NDArray[np.int64]
@@ -43,6 +47,11 @@ class Steps:
     def __len__(self) -> int:
         """Number of steps."""
         return len(self.committed)
+
+    @property
+    def tables(self) -> Tables:
+        """The steps' tables."""
+        return Tables(self.start, self.slot, self.top_logprob, self.log_odds, self.best)
 
     @property
     def usable(self) -> NDArray[np.int64]:
@@ -73,6 +82,8 @@ def lay_out(trajectories: Iterable[Trajectory]) -> Steps:
             "top_logprob": one.top_logprob,
             "log_odds": one.log_odds,
             "slot": one.slot,
+            "best": one.top_token[:, 0],
+            "follows": np.diff(one.block_start, prepend=-1) == 0,
             "committed": committed,
             "last": last + offset,
             "block": block,
@@ -91,6 +102,8 @@ def lay_out(trajectories: Iterable[Trajectory]) -> Steps:
         top_logprob=flat["top_logprob"],
         log_odds=flat["log_odds"],
         slot=flat["slot"],
+        best=flat["best"],
+        follows=flat["follows"],
         committed=flat["committed"],
         deepest=np.maximum(flat["last"] - np.arange(offset) - 1, -1),
         block=flat["block"],
@@ -153,9 +166,10 @@ def window_order(windows: int, seed: int, epoch: int) -> NDArray[np.int64]:
 class Examples:
     """Q examples over S tables padded to the widest, m slots.
 
-    features f32 [S, m, 72]; slot i64, rank i64, valid bool [S, m] (rank: the untrained order under the rule); root bool
+    features f32 [S, m, F]; slot i64, rank i64, valid bool [S, m] (rank: the untrained order under the rule); root bool
     [S, m]: filled in the root; table i64 [Q]: which of the S tables; taken bool [Q, m]; depth, label (index into m),
-    block i64 [Q]; before_stop bool [Q].
+    block i64 [Q]; before_stop bool [Q]; margin f32 [Q, m]: the target's log-odds where the label was committed, -inf at
+    taken and padded slots.
     """
 
     features: NDArray[np.float32]
@@ -169,6 +183,7 @@ class Examples:
     label: NDArray[np.int64]
     block: NDArray[np.int64]
     before_stop: NDArray[np.bool_]
+    margin: NDArray[np.float32]
 
 
 def make_examples(
@@ -200,18 +215,32 @@ def make_examples(
         label=is_label.argmax(axis=1),
         block=steps.block[label_step],
         before_stop=steps.before_stop[label_step],
+        margin=_log_odds_at(steps, label_step, slot[table], valid[table]),
     )
+
+
+def _log_odds_at(
+    steps: Steps, at: NDArray[np.int64], slot: NDArray[np.int64], valid: NDArray[np.bool_]
+) -> NDArray[np.float32]:
+    """Log-odds [Q, m] of slots [Q, m] in the tables of steps `at` [Q], -inf where a table lacks the slot."""
+    rows, present = pad_rows(steps.start, at)
+    laid = np.full((len(at), steps.block_length), -np.inf, dtype=np.float32)
+    query, place = np.nonzero(present)
+    laid[query, steps.slot[rows[query, place]]] = steps.log_odds[rows[query, place]]
+    return np.where(valid, np.take_along_axis(laid, slot, axis=1), np.float32(-np.inf))
 
 
 def _table_inputs(
     steps: Steps, states: NDArray[np.int64], kind: FeatureKind, rule: CommitRule
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Features [S, m, 72] and ranks [S, m] of the states' tables, padded with zeros."""
-    lengths = steps.start[states + 1] - steps.start[states]
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    rows = np.repeat(steps.start[states] - starts[:-1], lengths) + np.arange(starts[-1])
-    top_logprob, log_odds, slot = steps.top_logprob[rows], steps.log_odds[rows], steps.slot[rows]
-    flat = ragged_features(top_logprob, log_odds, slot, starts, steps.block_length, kind, rule)
-    ranks = ragged_ranks(stale_ranking(top_logprob, log_odds, rule), slot, starts)
-    padded, valid = pad_rows(starts, np.arange(len(states)))
+    """Features [S, m, F] and ranks [S, m] of the states' tables, padded with zeros."""
+    tables = steps.tables.take(states)
+    before = np.where(steps.follows[states] & (tables_read(kind) > 1), states - 1, -1)
+    padded, valid = pad_rows(tables.start, np.arange(len(states)))
+    filled = np.ones((len(states), steps.block_length), dtype=bool)
+    filled[np.repeat(np.arange(len(states)), np.diff(tables.start)), tables.slot] = False
+    single = steps.committed[states] >= 0
+    filled[single, steps.committed[states[single]]] = True
+    flat = ragged_features(tables, steps.tables.take(before), filled, kind, rule)
+    ranks = ragged_ranks(stale_ranking(tables.top_logprob, tables.log_odds, rule), tables.slot, tables.start)
     return flat[padded] * valid[:, :, None], ranks[padded] * valid

@@ -118,6 +118,7 @@ def model_card(model: OrderModel, info: DrafterInfo) -> str:
         f"| block length | {config.block_length} |",
         f"| commit rule | {rule} |",
         f"| features | {config.features}, depths up to {config.d_max} |",
+        f"| network calls a draft | {'one' if config.scorer == 'one_call' else 'one a level of the search'} |",
         f"| trained on | {data.get('train_trajectories', '?')} draft-free trajectories of the target, "
         f"{data.get('train_steps', '?')} steps; {data.get('heldout_trajectories', '?')} held out by prompt |",
         f"| prompts | {data.get('prompts', 'not recorded')} |",

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from spot_infer.drafters import DraftSettings
+from spot_infer.features import FeatureKind
+from spot_infer.order_model import Scorer
 from spot_infer.packaged import BUILTIN, packaged
 from spot_infer.packing import Layout
 from spot_infer.presets import PRESETS, Preset, PresetName
@@ -225,12 +227,19 @@ class FitSection(Section):
     seed: NonNegative = Field(
         default=0, description="Seed of the weights, the order of examples and the sampled depths."
     )
-    features: Literal["v1", "paper"] = Field(
-        default="v1", description="Feature version; paper drops the float32 log-odds."
+    features: FeatureKind = Field(
+        default="v1",
+        description="Feature version; v2 adds what changed since the table before, paper drops the float32 log-odds.",
     )
-    scorer: Literal["per_level", "one_call"] = Field(
+    scorer: Scorer = Field(
         default="per_level",
         description="Network calls of a draft: one a level of the search, or one that scores all states.",
+    )
+    soft_targets: float = Field(
+        default=0.0,
+        ge=0,
+        description="Log-odds by which a slot may trail the committed one and still be learned as nearly committed "
+        "(softmax of the target's own log-odds over this); 0 learns the committed slot alone.",
     )
     residual: bool = Field(
         default=True, description="Add the network's scores to a learned multiple of the untrained log-odds order."

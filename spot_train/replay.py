@@ -26,6 +26,7 @@ from spot_train.trajectory import Trajectory
 ANY_TOKEN = 2**63
 """More than any token id: a trajectory does not know its target's vocabulary."""
 _MASK = -1
+_MOST_TABLES = 2
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def draft_free(trajectory: Trajectory) -> ReplayResult:
 
 class _Replay:
     """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits.
-    `fused`: boundaries are; `sizes`: replicas of every forward so far."""
+    `fused`: boundaries are; `sizes`: replicas of every forward so far; `unread`: first steps, whose tables were not
+    read while it rested."""
 
     def __init__(self, request: int, trajectory: Trajectory, fused: bool, curve: CostCurve | None = None) -> None:
         self.request = request
@@ -84,6 +86,7 @@ class _Replay:
         self.fused = fused
         self.pace = None if curve is None else Pace(curve)
         self.resting = False
+        self.unread = 0
         self.sizes: list[int] = []
         names = ("rounds", "drafted_rounds", "accepted", "drafted", "calls", "scored")
         self.counts = dict.fromkeys(names, 0)
@@ -112,6 +115,7 @@ class _Replay:
         if self.pace is not None:
             settle([self.pace], [passed])
             self.resting = not self.pace.drafts()
+            self.unread = self.step if self.resting else self.unread
 
     @property
     def _end(self) -> int:
@@ -150,7 +154,9 @@ class _Replay:
 
     def context(self, budget: int, floor: float, temperature: float) -> DraftContext:
         assert self.state is not None
-        tables = (self.trajectory.table(self.step - 1),)
+        recent = range(self.step - 1, max(self.unread, self.step - _MOST_TABLES) - 1, -1)
+        start = self.starts[self.step]
+        tables = tuple(self.trajectory.table(step) for step in recent if self.starts[step] == start)
         return DraftContext(
             self.request,
             self.state,

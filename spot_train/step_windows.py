@@ -121,7 +121,8 @@ class ShardWindows:
 
 def spread_states(windows: StepWindows, count: int) -> Steps:
     """All steps end to end, with tables for at most `count` usable states, spread evenly over all: the states that
-    `CheckBatches` measures. Memory: one window, `count` tables and 33 bytes a step."""
+    `CheckBatches` measures. Memory: one window, `count` tables, those before them, and 34 bytes a
+    step."""
     usable = windows.facts.usable
     total = sum(usable)
     wanted = np.linspace(0, total - 1, count).astype(np.int64) if total > count else np.arange(total)
@@ -139,6 +140,7 @@ def _with_tables_of(steps: Steps, states: NDArray[np.int64]) -> Steps:
     lengths = np.diff(steps.start)
     kept = np.zeros(len(steps), dtype=bool)
     kept[states] = True
+    kept[states[steps.follows[states]] - 1] = True
     rows = np.repeat(kept, lengths)
     return Steps(
         block_length=steps.block_length,
@@ -147,6 +149,8 @@ def _with_tables_of(steps: Steps, states: NDArray[np.int64]) -> Steps:
         top_logprob=steps.top_logprob[rows],
         log_odds=steps.log_odds[rows],
         slot=steps.slot[rows],
+        best=steps.best[rows],
+        follows=steps.follows,
         committed=steps.committed,
         deepest=steps.deepest,
         block=steps.block,
@@ -156,7 +160,7 @@ def _with_tables_of(steps: Steps, states: NDArray[np.int64]) -> Steps:
 
 def _joined(parts: Sequence[Steps]) -> Steps:
     lengths = np.concatenate([np.diff(part.start) for part in parts])
-    names = ("top_logprob", "log_odds", "slot", "committed", "deepest", "block", "before_stop")
+    names = ("top_logprob", "log_odds", "slot", "best", "follows", "committed", "deepest", "block", "before_stop")
     return Steps(
         block_length=parts[0].block_length,
         trajectories=sum(part.trajectories for part in parts),
@@ -174,6 +178,6 @@ def _facts(windows: Iterable[Steps]) -> WindowFacts:
         trajectories += one.trajectories
         steps += len(one)
         usable.append(len(one.usable))
-        for array in (one.start, one.top_logprob, one.log_odds, one.slot, one.committed, one.deepest):
+        for array in (one.start, one.top_logprob, one.log_odds, one.slot, one.best, one.committed, one.deepest):
             digest.update(array.tobytes())
     return WindowFacts(block_length, trajectories, steps, tuple(usable), digest.hexdigest())

@@ -35,6 +35,7 @@ from spot_infer.drafters import (
     RandomDrafter,
     TrajectoryTreeDrafter,
 )
+from spot_infer.features import FeatureKind
 from spot_infer.graph import Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.requests import DecodeSettings, Request, Round, Stats
@@ -74,6 +75,8 @@ DRAFTERS = [
     "order tree",
     "one call",
     "one call tree",
+    "version 2",
+    "one call, version 2",
     "chain",
     "second token chain",
     "confidence tree",
@@ -169,6 +172,8 @@ def make_drafter(name: str, case: Case, controls: dict[int, tuple[Step, ...]]) -
         "order tree": lambda: _order(case, merged=False),
         "one call": lambda: _order(case, merged=True, scorer="one_call"),
         "one call tree": lambda: _order(case, merged=False, scorer="one_call"),
+        "version 2": lambda: _order(case, merged=True, features="v2"),
+        "one call, version 2": lambda: _order(case, merged=True, scorer="one_call", features="v2"),
         "chain": lambda: ChainDrafter(rule),
         "second token chain": lambda: ChainDrafter(rule, depth=4, rank=2),
         "confidence tree": lambda: ConfidenceTreeDrafter(rule),
@@ -203,17 +208,17 @@ def make_drafter(name: str, case: Case, controls: dict[int, tuple[Step, ...]]) -
 
 
 @lru_cache
-def _random_order_model(block_length: int, rule: CommitRule, scorer: Scorer) -> OrderModel:
+def _random_order_model(block_length: int, rule: CommitRule, scorer: Scorer, features: FeatureKind) -> OrderModel:
     torch.manual_seed(block_length)
     sizes = {"d_model": 16, "heads": 2, "layers": 1, "feed_forward": 16, "head_hidden": 8}
-    model = OrderModel(OrderModelConfig(block_length, **sizes, scorer=scorer, rule=rule))
+    model = OrderModel(OrderModelConfig(block_length, **sizes, scorer=scorer, features=features, rule=rule))
     for parameter in model.parameters():
         parameter.data = torch.randn_like(parameter) * 0.5
     return model
 
 
-def _order(case: Case, merged: bool, scorer: Scorer = "per_level") -> Drafter:
-    model = _random_order_model(case.target.spec.block_length, case.settings.rule, scorer)
+def _order(case: Case, merged: bool, scorer: Scorer = "per_level", features: FeatureKind = "v1") -> Drafter:
+    model = _random_order_model(case.target.spec.block_length, case.settings.rule, scorer, features)
     return OrderDrafter(model, DraftSettings(merged=merged))
 
 

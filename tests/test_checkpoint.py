@@ -17,6 +17,7 @@ from spot_infer import load_drafter as public_load_drafter
 from spot_infer.checkpoint import DrafterInfo, PretrainedDrafter, config_json, load_drafter, save_drafter
 from spot_infer.drafters import DraftSettings
 from spot_infer.errors import SpotError
+from spot_infer.features import FeatureKind
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.transition import CommitRule
 
@@ -25,9 +26,9 @@ CONFIG = OrderModelConfig(
 )
 
 
-def make_drafter(scorer: Scorer = "per_level") -> PretrainedDrafter:
+def make_drafter(scorer: Scorer = "per_level", features: FeatureKind = "v1") -> PretrainedDrafter:
     torch.manual_seed(0)
-    model = OrderModel(replace(CONFIG, scorer=scorer))
+    model = OrderModel(replace(CONFIG, scorer=scorer, features=features))
     torch.nn.init.normal_(model.head_out.weight if scorer == "per_level" else model.set_head.out.weight)
     info = DrafterInfo({"name": "fake", "block_length": 8}, {"steps": 3}, {"accuracy": 0.5}, card="---\n---\n# Card\n")
     return PretrainedDrafter(model, DraftSettings(tau=1.5, merged=False), info)
@@ -39,11 +40,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "drafter"
 
 
+@pytest.mark.parametrize("features", ["v1", "v2"])
 @pytest.mark.parametrize("scorer", ["per_level", "one_call"])
-def test_a_drafter_reads_back_bit_for_bit(scorer: Scorer, tmp_path: Path) -> None:
+def test_a_drafter_reads_back_bit_for_bit(scorer: Scorer, features: FeatureKind, tmp_path: Path) -> None:
     folder = tmp_path / "drafter"
-    save_drafter(make_drafter(scorer), folder)
-    written, loaded = make_drafter(scorer), load_drafter(folder)
+    save_drafter(make_drafter(scorer, features), folder)
+    written, loaded = make_drafter(scorer, features), load_drafter(folder)
+    assert config_json(loaded)["feature_version"] == int(features[1])
     assert config_json(loaded) == config_json(written)
     assert loaded.info.card == written.info.card
     assert loaded.settings == written.settings
@@ -67,6 +70,15 @@ def test_a_config_without_a_scorer_is_per_level(folder: Path) -> None:
 def test_a_changed_one_call_head_is_noticed(tensor: str, tmp_path: Path) -> None:
     save_drafter(make_drafter("one_call"), tmp_path)
     edit_tensors(set_tensor(f"set_head.{tensor}", lambda t: t + 0.01 * torch.randn_like(t)))(tmp_path)
+    with pytest.raises(SpotError, match=r"golden\.safetensors.*log_q differs"):
+        load_drafter(tmp_path)
+
+
+@pytest.mark.parametrize("tensor", ["root", "best", "before"])
+def test_the_golden_input_of_version_2_reads_roots_and_tables_before(tensor: str, tmp_path: Path) -> None:
+    save_drafter(make_drafter(features="v2"), tmp_path)
+    changes = {"root": lambda t: ~t, "best": lambda t: t * 0, "before": lambda t: t * 0 - 1}
+    edit_tensors(set_tensor(tensor, changes[tensor]), "golden.safetensors")(tmp_path)
     with pytest.raises(SpotError, match=r"golden\.safetensors.*log_q differs"):
         load_drafter(tmp_path)
 
@@ -139,7 +151,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (lambda folder: (folder / "config.json").unlink(), r"config\.json does not exist"),
     "another format": (edit_config(lambda c: c.update(format="gguf")), r"format is 'gguf'"),
     "a later format version": (edit_config(lambda c: c.update(format_version=2)), r"format_version is 2.*spot-dlm"),
-    "a later feature version": (edit_config(lambda c: c.update(feature_version=2)), r"feature_version is 2.*spot-dlm"),
+    "a later feature version": (edit_config(lambda c: c.update(feature_version=3)), r"feature_version is 3.*1 and 2"),
+    "features of another version": (
+        edit_config(lambda c: c["model"].update(features="v2")),
+        r"feature_version is 1, but",
+    ),
     "no format version": (edit_config(lambda c: c.pop("format_version")), r"format_version is None"),
     "an unknown key": (edit_config(lambda c: c.update(colour="red")), r"config\.json has unknown keys \['colour'\]"),
     "a missing key": (edit_config(lambda c: c.pop("draft")), r"config\.json .*lacks \['draft'\]"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from spot_infer.blocks import BlockState
 from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
+from spot_infer.features import FeatureKind
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.transition import CommitRule
@@ -63,6 +64,23 @@ def test_every_example_by_hand() -> None:
     assert got == expected
 
 
+def test_margins_are_the_targets_own_log_odds_where_the_label_was_committed() -> None:
+    trajectories = fake_trajectories(count=6, block_length=L)
+    steps = lay_out(trajectories)
+    states = np.arange(len(steps))
+    examples = make_examples(steps, states, np.broadcast_to([0, 3], (len(steps), 2)), "v1", RULE)
+    tables = [one.table(step) for one in trajectories for step in range(len(one))]
+    assert len(examples.label)
+    for query, margin in enumerate(examples.margin):
+        at = states[examples.table[query]] + examples.depth[query] + 1
+        known = dict(zip(tables[at].slots.tolist(), tables[at].log_odds.tolist(), strict=True))
+        slots, valid = examples.slot[examples.table[query]], examples.valid[examples.table[query]]
+        assert margin.tolist() == [
+            known.get(slot, -np.inf) if real else -np.inf for slot, real in zip(slots.tolist(), valid, strict=True)
+        ]
+        assert margin.argmax() == examples.label[query]
+
+
 def test_steps_of_several_commits_are_no_examples() -> None:
     quota = fake_trajectories(count=3, block_length=L, rule=CommitRule(selection="quota", quota=2))
     steps = lay_out(quota)
@@ -71,17 +89,19 @@ def test_steps_of_several_commits_are_no_examples() -> None:
     assert (steps.committed == -1).any()
 
 
+@pytest.mark.parametrize("features", ["v1", "v2"])
 @pytest.mark.parametrize("scorer", ["per_level", "one_call"])
-def test_training_reads_what_the_live_drafter_reads(scorer: Scorer) -> None:
+def test_training_reads_what_the_live_drafter_reads(scorer: Scorer, features: FeatureKind) -> None:
     """Probabilities from a training batch equal those that the drafter computes from the tables themselves."""
     one = fake_trajectories(count=6, block_length=L)[2]
     torch.manual_seed(0)
     config = OrderModelConfig(L, d_model=16, heads=2, layers=1, feed_forward=16, head_hidden=8, scorer=scorer)
+    config = replace(config, features=features)
     model = OrderModel(config).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     steps = lay_out([one])
-    batch = make_batch(steps, np.arange(len(one)), np.broadcast_to([0, 2, 5], (len(one), 3)), "v1", RULE)
+    batch = make_batch(steps, np.arange(len(one)), np.broadcast_to([0, 2, 5], (len(one), 3)), features, RULE)
     scores = model(*batch.asked).softmax(-1).detach().numpy()
     drafter = OrderDrafter(model)
     query = 0
@@ -92,7 +112,8 @@ def test_training_reads_what_the_live_drafter_reads(scorer: Scorer) -> None:
             table = one.table(step)
             masked = set(table.slots.tolist()) - set(slots_of(one, step))
             state = BlockState(0, tuple(-1 if slot in masked else 0 for slot in range(L)), -1)
-            asked = drafter.score([DraftContext(0, state, (table,), 8, 0.0, 0.0)])
+            tables = (table, one.table(step - 1)) if steps.follows[step] else (table,)
+            asked = drafter.score([DraftContext(0, state, tables, 8, 0.0, 0.0)])
             path = tuple(sorted(slot for later in range(step + 1, step + 1 + depth) for slot in slots_of(one, later)))
             (live,) = asked([(0, path, depth)])
             np.testing.assert_allclose(live, scores[query, : len(live)], atol=1e-12)

@@ -23,6 +23,7 @@ from spot_infer.cost import CostCurve
 from spot_infer.decode import decode
 from spot_infer.drafters import CalibratedGraph, ChainDrafter, OracleDrafter, OrderDrafter
 from spot_infer.errors import SpotError
+from spot_infer.features import FeatureKind
 from spot_infer.graph import Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.requests import Boundary, DecodeSettings, Request, Stats
@@ -38,6 +39,7 @@ METHODS_REPLAYED = [
     ("spot", {}),
     ("spot", {"merged": False}),
     ("one call", {}),
+    ("version 2", {}),
     ("chain", {}),
     ("chain", {"depth": 2}),
     ("chain", {"rank": 2, "drawn_confidence": True}),
@@ -54,10 +56,10 @@ METHODS_REPLAYED = [
 Method = tuple[str, dict[str, Any]]
 
 
-def order_drafter(block_length: int, scorer: Scorer = "per_level") -> OrderDrafter:
+def order_drafter(block_length: int, scorer: Scorer = "per_level", features: FeatureKind = "v1") -> OrderDrafter:
     torch.manual_seed(1)
     sizes = {"d_model": 16, "heads": 2, "layers": 1, "feed_forward": 16, "head_hidden": 8}
-    model = OrderModel(OrderModelConfig(block_length, **sizes, scorer=scorer))
+    model = OrderModel(OrderModelConfig(block_length, **sizes, scorer=scorer, features=features))
     for parameter in (model.head_out if scorer == "per_level" else model.set_head).parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return OrderDrafter(model.double())
@@ -75,8 +77,8 @@ def drafter_of(
         counts = count_nodes(paths)
         graph = CalibratedGraph(nodes, tuple(counts[node] / paths.total() for node in nodes), block_length, rule)
     steps = {index: steps_of(one) for index, one in enumerate(control)}
-    if name == "one call":
-        return order_drafter(block_length, "one_call")
+    if name in ("one call", "version 2"):
+        return order_drafter(block_length, "one_call", "v1" if name == "one call" else "v2")
     if name == "crossing":
         return CrossingDrafter(steps, 29, merged=True)
     drafter = make_drafter(name, DrafterSources(rule, order_drafter(block_length), graph, steps), options)

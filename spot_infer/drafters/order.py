@@ -16,6 +16,7 @@ from spot_infer.draft import Score, search
 from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, token_hypotheses
 from spot_infer.drafters.order_scores import LevelScores, OneCallScores
 from spot_infer.errors import SpotError
+from spot_infer.features import tables_read
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.order_model import OrderModel
 from spot_infer.set_head import SetHead
@@ -73,6 +74,11 @@ class OrderDrafter:
     @property
     def device(self) -> torch.device:
         return self.model.input.weight.device
+
+    @property
+    def tables_read(self) -> int:
+        """How many of a block's newest tables it reads."""
+        return tables_read(self.model.config.features)
 
     @property
     def rule(self) -> CommitRule:

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spot_infer.draft import Query
-from spot_infer.features import many_table_features, pad_rows
+from spot_infer.features import pad_rows, ragged_features
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel
 from spot_infer.set_head import Coded, SetHead
+from spot_infer.table import lay_tables
 
 _CHUNK_STATES = {"cpu": 32}
 """States a chunk on a CPU, so that a chunk's activations stay in its cache and few slots are padding."""
@@ -28,23 +29,24 @@ _MOST_STATES = 2048
 class StaleInputs:
     """What the network reads of N contexts, their tables padded to the widest, m slots.
 
-    table f32 [N, m, 72] on the network's device; slot i64, valid and root bool [N, m]; lengths i64 [N]; filled bool
+    table f32 [N, m, F - 2] on the network's device; slot i64, valid and root bool [N, m]; lengths i64 [N]; filled bool
     [N, L]: slots that are filled in the root.
     """
 
     def __init__(self, model: OrderModel, contexts: Sequence[DraftContext]) -> None:
         config = model.config
-        tables = [context.tables[0] for context in contexts]
-        features, starts = many_table_features(tables, config.block_length, config.features, config.rule)
-        rows, self.valid = pad_rows(starts, np.arange(len(tables)))
-        self.device = model.input.weight.device
-        self.lengths = np.diff(starts)
-        self.slot = np.concatenate([table.slots for table in tables]).astype(np.int64)[rows]
-        self.table = torch.from_numpy(features[rows]).to(self.device)
         masked = np.zeros((len(contexts), config.block_length), dtype=bool)
         for index, context in enumerate(contexts):
             masked[index, list(context.state.masked_slots)] = True
         self.filled = ~masked
+        tables = lay_tables([context.tables[0] for context in contexts])
+        before = lay_tables([context.tables[1] if len(context.tables) > 1 else None for context in contexts])
+        features = ragged_features(tables, before, self.filled, config.features, config.rule)
+        rows, self.valid = pad_rows(tables.start, np.arange(len(contexts)))
+        self.device = model.input.weight.device
+        self.lengths = np.diff(tables.start)
+        self.slot = tables.slot.astype(np.int64)[rows]
+        self.table = torch.from_numpy(features[rows]).to(self.device)
         self.root = np.take_along_axis(self.filled, self.slot, axis=1) & self.valid
 
     def taken(self, queries: Sequence[Query]) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:

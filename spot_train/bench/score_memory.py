@@ -1,6 +1,7 @@
 """Scores of the order model that the cells of one replayed group share: budgets and floors ask for the same states.
 
-A recorded control has one stale table a root, so a request, its root and a path say what was scored.
+A recorded control has one stale table a root, so a request, its root, how many tables were read and a path say what was
+scored.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from spot_infer.drafters import OrderDrafter
 from spot_infer.graph import DraftContext, Drafter
 from spot_infer.order_model import OrderModel
 
-_Known = dict[tuple[int, BlockState, tuple[int, ...], int], NDArray[np.float64]]
+_Known = dict[tuple[int, BlockState, int, tuple[int, ...], int], NDArray[np.float64]]
 
 
 class ScoreMemory:
@@ -42,7 +43,8 @@ class _RememberingDrafter(OrderDrafter):
         fresh = super().score(contexts)
 
         def remembered(queries: list[Query]) -> list[NDArray[np.float64]]:
-            keys = [(contexts[one].request, contexts[one].state, path, depth) for one, path, depth in queries]
+            asked = [(contexts[one], path, depth) for one, path, depth in queries]
+            keys = [(one.request, one.state, len(one.tables), path, depth) for one, path, depth in asked]
             missing = [index for index, key in enumerate(keys) if key not in self.known]
             if missing:
                 answers = fresh([queries[index] for index in missing])
