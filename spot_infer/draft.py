@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spot_infer.blocks import Commit, Step
-from spot_infer.graph import DraftContext, DraftGraph, Key
+from spot_infer.blocks import Commit
+from spot_infer.graph import DraftContext, DraftGraph
 
 Query = tuple[int, tuple[int, ...], int]
 """Context index, slots committed since the root in ascending order, depth."""
@@ -26,6 +25,9 @@ Score = Callable[[list[Query]], list[NDArray[np.float64]]]
 """For each query the probabilities q [m] over the slots of the context's stale table, zero at filled slots."""
 Hypotheses = Sequence[Sequence[tuple[int, float]]]
 """For each slot of the stale table, the (token, probability) pairs to draft there."""
+_Key = int | tuple[int, ...]
+"""A state while it is searched: its options as bits where orders merge, in order where they do not. A round touches
+hundreds of states and keeps a few, which alone become sets of commits."""
 
 
 def search(
@@ -51,7 +53,7 @@ def search(
         work = [(index, key) for index, one in enumerate(searches) for key in one.unexpanded()]
         if not work:
             return [one.graph() for one in searches]
-        queries = [(index, searches[index].slots[key], len(searches[index].slots[key])) for index, key in work]
+        queries = [searches[index].query(index, key) for index, key in work]
         for (index, key), scores in zip(work, score(queries), strict=True):
             searches[index].expand(key, scores)
         for index in {index for index, _ in work}:
@@ -59,7 +61,8 @@ def search(
 
 
 class _Search:
-    """One context's candidates: every edge found so far, and the kept states among them."""
+    """One context's candidates: every edge found so far, and the kept states among them. An option is a slot and a
+    token to draft there; slots are bits of a state's `filled`."""
 
     def __init__(
         self,
@@ -75,29 +78,34 @@ class _Search:
         self.next_call = 0.0 if one_call else context.price.call
         self.width = context.budget if width is None else width
         self.merged = merged
-        table_slots = context.tables[0].slots.tolist()
-        self.options = [
-            (index, table_slots[index], Commit(context.state.start + table_slots[index], token), probability)
+        self.table_slots: list[int] = context.tables[0].slots.tolist()
+        options = [
+            (index, Commit(context.state.start + self.table_slots[index], token), probability)
             for index in order
             for token, probability in hypotheses[index]
         ]
-        self.option_index = np.array([option[0] for option in self.options], dtype=np.int64)
-        self.option_probability = np.array([option[3] for option in self.options], dtype=np.float64)
+        self.commits = [commit for _, commit, _ in options]
+        self.option_slot = [1 << self.table_slots[index] for index, _, _ in options]
+        self.option_index = np.array([index for index, _, _ in options], dtype=np.int64)
+        self.option_probability = np.array([probability for _, _, probability in options], dtype=np.float64)
         self.deepest = context.room
-        self.may_finish = context.ending is not None and (
-            context.ending.end <= context.state.start + len(context.state.tokens)
-            or not context.ending.stop_ids.isdisjoint([*context.state.tokens, *(one[2].token for one in self.options)])
-        )
-        self.root: Key = frozenset() if merged else ()
-        self.slots: dict[Key, tuple[int, ...]] = {self.root: ()}
-        self.edges: dict[Key, list[tuple[Key, Step, float]]] = {}
-        self.kept: dict[Key, float] = {}
+        self.endings = _endings(context, self.commits)
+        self.root: _Key = 0 if merged else ()
+        self.filled: dict[_Key, int] = {self.root: 0}
+        self.edges: dict[_Key, list[tuple[_Key, int, float]]] = {}
+        self.kept: dict[_Key, float] = {}
         self.states_scored = 0
         self.levels = 0
         if context.budget < 1 or self.deepest < 1:
             self.edges[self.root] = []
 
-    def unexpanded(self) -> list[Key]:
+    def query(self, index: int, key: _Key) -> Query:
+        """What is asked about a state of the context with this index."""
+        filled = self.filled[key]
+        slots = tuple(slot for slot in self.table_slots if filled >> slot & 1)
+        return index, slots, len(slots)
+
+    def unexpanded(self) -> list[_Key]:
         """Kept states whose children are unknown, could still be kept and could be worth their scoring.
 
         A state's children weigh no more than the state, and theirs no more than they do, so what one level can't earn
@@ -111,42 +119,52 @@ class _Search:
         found = {
             key: mass
             for key, mass in self.kept.items()
-            if key not in self.edges and len(self.slots[key]) < self.deepest and mass > smallest and mass >= price.state
+            if key not in self.edges
+            and mass > smallest
+            and mass >= price.state
+            and self.filled[key].bit_count() < self.deepest
         }
         return list(found) if sum(found.values()) >= self.next_call + price.state * len(found) else []
 
-    def expand(self, key: Key, scores: NDArray[np.float64]) -> None:
+    def expand(self, key: _Key, scores: NDArray[np.float64]) -> None:
+        """Add a state's children, the heaviest first, from the probabilities of its slots."""
         weights = scores[self.option_index] * self.option_probability
         best = np.argsort(-weights, kind="stable")[: self.width]
-        edges: list[tuple[Key, Step, float]] = []
-        for option in best.tolist():
-            weight = float(weights[option])
+        edges: list[tuple[_Key, int, float]] = []
+        filled = self.filled[key]
+        for option, weight in zip(best.tolist(), weights[best].tolist(), strict=True):
             if weight <= 0:
                 break
-            _, slot, commit, _ = self.options[option]
-            step: Step = frozenset((commit,))
-            child: Key = key | step if isinstance(key, frozenset) else (*key, step)
-            if self.may_finish and self.context.finishes(child if isinstance(child, frozenset) else chain(*child)):
+            below = filled | self.option_slot[option]
+            child: _Key = key | 1 << option if isinstance(key, int) else (*key, option)
+            if self.endings and self._ends(child, below):
                 continue
-            if child not in self.slots:
-                self.slots[child] = tuple(sorted((*self.slots[key], slot)))
-            edges.append((child, step, weight))
+            self.filled[child] = below
+            edges.append((child, option, weight))
         self.edges[key] = edges
         self.states_scored += 1
+
+    def _ends(self, key: _Key, filled: int) -> bool:
+        """Whether the state ends the request."""
+        return any(
+            needed & filled == needed
+            and (option is None or (bool(key >> option & 1) if isinstance(key, int) else option in key))
+            for needed, option in self.endings
+        )
 
     def select(self) -> None:
         """Keep the best states again: add the heaviest reachable candidate until the budget or the floor is met."""
         self.levels += 1
-        mass: dict[Key, float] = {}
-        kept: dict[Key, float] = {}
-        heap: list[tuple[float, int, Key]] = []
-        order: dict[Key, int] = {}
+        mass: dict[_Key, float] = {}
+        kept: dict[_Key, float] = {}
+        heap: list[tuple[float, int, _Key]] = []
+        order: dict[_Key, int] = {}
 
-        def spread(source: Key, amount: float) -> None:
+        def spread(source: _Key, amount: float) -> None:
             """Push a new state's mass down its edges, level by level, through the states that are kept already."""
             level = {source: amount}
             while level:
-                below: dict[Key, float] = {}
+                below: dict[_Key, float] = {}
                 for parent, added in level.items():
                     for child, _, weight in self.edges.get(parent, ()):
                         below[child] = below.get(child, 0.0) + added * weight
@@ -178,8 +196,30 @@ class _Search:
         waiting = [self.root]
         while waiting:
             parent = waiting.pop(0)
-            for child, step, _ in self.edges.get(parent, ()):
+            for child, option, _ in self.edges.get(parent, ()):
                 if child in self.kept and child not in node_of:
+                    step = frozenset((self.commits[option],))
                     node_of[child] = graph.add(node_of[parent], step, self.kept[child])
                     waiting.append(child)
         return graph
+
+
+def _endings(context: DraftContext, commits: Sequence[Commit]) -> list[tuple[int, int | None]]:
+    """How a state can end the request (`blocks.finished_length`): slots that have to be filled, as bits, and an option
+    that has to be among those drafted. A forward over such a state tells nothing."""
+    ending, state = context.ending, context.state
+    if ending is None:
+        return []
+    found: list[tuple[int, int | None]] = []
+    needed = 0
+    last = ending.end - state.start
+    for slot in range(max(ending.first - state.start, 0), min(last, len(state.tokens))):
+        token = state.tokens[slot]
+        if token == state.mask_id:
+            at = state.start + slot
+            stops = [n for n, one in enumerate(commits) if one.position == at and one.token in ending.stop_ids]
+            found += [(needed, option) for option in stops]
+            needed |= 1 << slot
+        elif token in ending.stop_ids:
+            return [*found, (needed, None)]
+    return [*found, (needed, None)] if last <= len(state.tokens) else found

@@ -6,14 +6,14 @@ orders that reach one state are one node; in a tree (the paper's form) it is the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spot_infer.blocks import BlockState, Commit, Step, finished_length
+from spot_infer.blocks import BlockState, Commit, Step
 from spot_infer.noise import GumbelNoise
 from spot_infer.table import StaleTable
 
@@ -150,17 +150,6 @@ class DraftContext:
     def room(self) -> int:
         """Most masked slots of the root that a drafted state is worth filling: all but the last, or all."""
         return len(self.state.masked_slots) - (not self.completes)
-
-    def finishes(self, commits: Iterable[Commit]) -> bool:
-        """Whether the root with `commits`, all in its block, ends the request: a forward over it tells nothing."""
-        if self.ending is None:
-            return False
-        start, (first, end) = self.state.start, (self.ending.first, self.ending.end)
-        tokens = list(self.state.tokens)
-        for position, token in commits:
-            tokens[position - start] = token
-        generated = tokens[max(first - start, 0) :]
-        return finished_length(generated, self.state.mask_id, self.ending.stop_ids, end - max(first, start)) is not None
 
 
 class Drafter(Protocol):
