@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from spot_infer.blocks import Commit
 from spot_infer.clock import Clock, clock_for
@@ -26,11 +25,12 @@ from spot_infer.cost import CostCurve, DrafterCost
 from spot_infer.decode import decode
 from spot_infer.environment import environment
 from spot_infer.errors import SpotError
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead, tables_read
-from spot_infer.packing import Packed, resolve_layout
+from spot_infer.graph import DraftContext, Drafter, DraftGraph
+from spot_infer.packing import resolve_layout
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.table import TOP_K
-from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
+from spot_infer.targets.protocol import Target, TargetSpec
+from spot_infer.timed import TimedDrafter, TimedTarget, network_time, timed_target
 
 SIZES = (1, 2, 4, 9, 13, 21)
 _PATHS = 3
@@ -137,7 +137,8 @@ def profile(
                 timer.measure(profiler.prompts, budget)
             progress(f"{cycle + 1} of {settings.cycles} drafted runs")
         cost = timer.cost(drafter_name)
-    return profiler.curve(cost)
+    curve = profiler.curve(cost)
+    return curve if cost is None else replace(curve, setup={**curve.setup, "round_parts": timer.round_parts()})
 
 
 def _target_facts(spec: TargetSpec) -> dict[str, Any]:
@@ -187,7 +188,7 @@ def _measure_block(
     into: _Samples,
 ) -> None:
     """Decode one block draft-free and one with rounds of `sizes` in turn, and keep what every round took."""
-    timed = _TimedCanvas(target, clock) if isinstance(target, CanvasTarget) else _TimedTarget(target, clock)
+    timed = timed_target(target, clock)
     length = target.spec.block_length
     last = clock.now()
     for number, _ in enumerate(decode(timed, prompts, replace(block, budget=0))):
@@ -213,7 +214,7 @@ class _ForcedDrafter:
     """Drafts as many states as are due at the root's number of masked slots, in three paths of tokens that the target
     holds unlikely, and times the rounds, each from the end of its proposal to what it yields."""
 
-    def __init__(self, sizes: Sequence[int], target: _TimedTarget, clock: Clock) -> None:
+    def __init__(self, sizes: Sequence[int], target: TimedTarget, clock: Clock) -> None:
         self.sizes, self.target, self.clock = sizes, target, clock
         self.samples: list[tuple[tuple[int, int], float, float]] = []
         self._open: tuple[tuple[int, int], float] | None = None
@@ -294,61 +295,38 @@ def _masked(samples: _Samples, sizes: Sequence[int]) -> list[int]:
     return sorted({masked for size, masked in samples.rounds if size == sizes[0]})
 
 
-class _TimedTarget:
-    """A target that notes how long its last forward and its prefills took."""
-
-    def __init__(self, target: Target, clock: Clock) -> None:
-        self._target, self._clock = target, clock
-        self.spec = target.spec
-        self.tokenizer = target.tokenizer
-        self.forward_s = 0.0
-        self.prefill_s = 0.0
-
-    @property
-    def device(self) -> torch.device:
-        return self._target.device
-
-    def new_cache(self) -> PrefixCache:
-        return self._target.new_cache()
-
-    def prefill(self, cache: PrefixCache, rows: Sequence[int], prefixes: Sequence[Sequence[int]]) -> None:
-        started = self._clock.now()
-        self._target.prefill(cache, rows, prefixes)
-        self.prefill_s += self._clock.now() - started
-
-    def forward(self, packed: Packed, cache: PrefixCache) -> Tensor:
-        started = self._clock.now()
-        hidden = self._target.forward(packed, cache)
-        self.forward_s = self._clock.now() - started
-        return hidden
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self._target.logits(hidden)
-
-
-class _TimedCanvas(_TimedTarget):
-    """The same of a target with full attention; what opens a block counts to its round, not to the forward."""
-
-    def __init__(self, target: CanvasTarget, clock: Clock) -> None:
-        super().__init__(target, clock)
-        self.open_blocks, self.pack = target.open_blocks, target.pack
-
-
 class DrafterTimer:
     """Times a drafter's proposals in real decoding, request by request, so that other work can be timed in between."""
 
     def __init__(self, target: Target, drafter: Drafter, decoding: DecodeSettings, clock: Clock) -> None:
         self.target, self.drafter, self.decoding, self.clock = target, drafter, decoding, clock
         self._seconds: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+        self._parts: dict[int, list[dict[str, float]]] = defaultdict(list)
 
     def measure(self, requests: Sequence[Request], budget: int) -> None:
         """Decode `requests` under `budget` and keep what every proposal took. The same proposals come again when this
         is called again: their mean counts."""
-        timed = _TimedDrafter(self.drafter, self.clock)
-        for _ in decode(self.target, requests, replace(self.decoding, budget=budget), timed):
-            pass
+        timed = TimedDrafter(self.drafter, self.clock)
+        target = timed_target(self.target, self.clock)
+        with network_time(self.drafter, self.clock) as network:
+            started = self.clock.now()
+            for _ in decode(target, requests, replace(self.decoding, budget=budget), timed):
+                pass
+            total = self.clock.now() - started
+        draft = sum(seconds for *_, seconds in timed.samples)
+        parts = {"network": network.seconds, "search": draft - network.seconds, "target": target.busy_s}
+        parts["rest"] = total - draft - target.busy_s - target.prefill_s
+        self._parts[budget].append({name: seconds / target.forwards for name, seconds in parts.items()})
         for number, (*work, seconds) in enumerate(timed.samples):
             self._seconds[(*work, budget, tuple(requests), number)].append(seconds)
+
+    def round_parts(self) -> dict[str, dict[str, float]]:
+        """By budget the seconds that a round of real decoding takes: the drafter's network, the search around it, the
+        target, and the rest (packing, answers, verification, tables)."""
+        return {
+            str(budget): {name: float(np.median([one[name] for one in runs])) for name in runs[0]}
+            for budget, runs in self._parts.items()
+        }
 
     def cost(self, name: str = "") -> DrafterCost:
         """What a proposal, a network call and a scored state take: least squares over the proposals, none negative."""
@@ -356,23 +334,6 @@ class DrafterTimer:
         if not rows:
             raise SpotError("the drafter was never asked for drafts; time it on prompts that leave more to decode")
         return DrafterCost(*_least_squares(np.array(rows)), name)
-
-
-class _TimedDrafter:
-    """Keeps (contexts, calls, states scored, seconds) of every proposal; calls are those of the deepest search."""
-
-    def __init__(self, drafter: Drafter, clock: Clock) -> None:
-        self._drafter, self._clock = drafter, clock
-        self.looks_ahead, self.tables_read = looks_ahead(drafter), tables_read(drafter)
-        self.samples: list[tuple[int, int, int, float]] = []
-
-    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
-        started = self._clock.now()
-        graphs = self._drafter.propose(contexts)
-        seconds = self._clock.now() - started
-        calls = max(graph.calls for graph in graphs)
-        self.samples.append((len(contexts), calls, sum(graph.states_scored for graph in graphs), seconds))
-        return graphs
 
 
 def _least_squares(rows: np.ndarray) -> tuple[float, float, float]:

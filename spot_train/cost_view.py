@@ -37,6 +37,12 @@ def print_curve(console: Console, curve: CostCurve) -> None:
             f"drafter {one.name}: {1e3 * one.proposal:.2f} ms a proposal, {1e3 * one.call:.2f} ms a network call, "
             f"{1e3 * one.state:.3f} ms a scored state"
         )
+    for budget, parts in setup.get("round_parts", {}).items():
+        shown = {name: f"{1e3 * seconds:.2f}" for name, seconds in parts.items()}
+        lines.append(
+            f"a round at D{budget}, in real decoding, ms: drafter's network {shown['network']}, search around it "
+            f"{shown['search']}, target {shown['target']}, packing, answers, verification and tables {shown['rest']}"
+        )
     lines.append("Spread is the interquartile range of repeats over the median, c(1) the draft-free round.")
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True)

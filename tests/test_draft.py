@@ -257,7 +257,9 @@ def finishes(one: DraftContext, commits: Iterable[Commit]) -> bool:
     return finished_length(generated, MASK, one.ending.stop_ids, limit) is not None
 
 
-@given(st.integers(0, 10**6), st.booleans(), st.integers(0, 2), st.integers(1, 12), st.sampled_from([(), (1,), (2,), (7,)]))
+@given(
+    st.integers(0, 10**6), st.booleans(), st.integers(0, 2), st.integers(1, 12), st.sampled_from([(), (1,), (2,), (7,)])
+)
 def test_states_that_end_the_request_are_left_out_and_no_others(
     seed: int, merged: bool, told: int, limit: int, stop_ids: tuple[int, ...]
 ) -> None:

@@ -42,10 +42,14 @@ def rows(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_ten_steps_and_ten_more_equal_twenty_to_the_bit(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", max_steps=20, batch_size=5)
-    run(tmp_path / "halves", max_steps=10, batch_size=5)
-    assert_same(run(tmp_path / "halves", max_steps=20, batch_size=5), whole)
+NEWER = {"scorer": "one_call", "depths_per_state": "all", "features": "v2", "soft_targets": 0.5}
+
+
+@pytest.mark.parametrize("changes", [{}, NEWER], ids=["per level", "one call"])
+def test_ten_steps_and_ten_more_equal_twenty_to_the_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", max_steps=20, batch_size=5, **changes)
+    run(tmp_path / "halves", max_steps=10, batch_size=5, **changes)
+    assert_same(run(tmp_path / "halves", max_steps=20, batch_size=5, **changes), whole)
     assert_same(tmp_path / "halves" / "last.ckpt", tmp_path / "whole" / "last.ckpt")
     assert rows(tmp_path / "halves") == rows(tmp_path / "whole")
 

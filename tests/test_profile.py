@@ -53,6 +53,11 @@ def test_planted_costs_come_back(layout: str, prefix: int, monkeypatch: pytest.M
     assert curve.drafter is not None
     found = (curve.drafter.proposal, curve.drafter.call, curve.drafter.state)
     assert found == pytest.approx((time.proposal, time.call, time.state), rel=1e-6)
+    parts = curve.setup["round_parts"]
+    assert list(parts) == ["2", "8", "20"]
+    assert all(one["network"] == 0 and one["rest"] == pytest.approx(0, abs=1e-9) for one in parts.values())
+    assert all(time.base < one["target"] < time.base + 20 * time.each for one in parts.values())
+    assert time.proposal / 2 < parts["2"]["search"] < parts["20"]["search"]
 
 
 def test_rows_share_a_forward(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +123,11 @@ def test_the_command_profiles_a_real_target(tmp_path: Path, capsys: pytest.Captu
     sizes = ["--size", "1", "--size", "2", "--size", "5"]
     assert run([*command, *sizes, "--out", str(tmp_path / "curve.json")]) == 0
     printed = capsys.readouterr().out
-    assert "c(replicas)" in printed and "a scored state" in printed
+    assert "c(replicas)" in printed and "a scored state" in printed and "a round at D20, in real decoding" in printed
     curve = load_curve(tmp_path / "curve.json")
     assert curve.replicas == (1, 2, 5) and curve.name == target and curve.drafter is not None
     assert 0 < curve.setup["forward_s"][0] < curve.seconds[0]
+    assert all(seconds > 0 for parts in curve.setup["round_parts"].values() for seconds in parts.values())
     assert json.loads((tmp_path / "curve.json").read_text())["provenance"]["versions"]["torch"]
     assert run([*command, "--layout", "round"]) == 2
 

@@ -1,0 +1,117 @@
+"""Targets and drafters that note what they take, for `profile.py`. They decode as what they wrap does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spot_infer.clock import Clock
+from spot_infer.drafters.order import OrderDrafter
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead, tables_read
+from spot_infer.packing import Packed
+from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target
+
+
+class TimedTarget:
+    """A target that notes how long its last forward and its prefills took, and all its forwards with their logits."""
+
+    def __init__(self, target: Target, clock: Clock) -> None:
+        self._target, self._clock = target, clock
+        self.spec = target.spec
+        self.tokenizer = target.tokenizer
+        self.forward_s, self.prefill_s, self.busy_s = 0.0, 0.0, 0.0
+        self.forwards = 0
+
+    @property
+    def device(self) -> torch.device:
+        return self._target.device
+
+    def new_cache(self) -> PrefixCache:
+        return self._target.new_cache()
+
+    def prefill(self, cache: PrefixCache, rows: Sequence[int], prefixes: Sequence[Sequence[int]]) -> None:
+        started = self._clock.now()
+        self._target.prefill(cache, rows, prefixes)
+        self.prefill_s += self._clock.now() - started
+
+    def forward(self, packed: Packed, cache: PrefixCache) -> Tensor:
+        started = self._clock.now()
+        hidden = self._target.forward(packed, cache)
+        self.forward_s = self._clock.now() - started
+        self.busy_s += self.forward_s
+        self.forwards += 1
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        started = self._clock.now()
+        logits = self._target.logits(hidden)
+        self.busy_s += self._clock.now() - started
+        return logits
+
+
+class TimedCanvas(TimedTarget):
+    """The same of a target with full attention; what opens a block counts to its round, not to the forward."""
+
+    def __init__(self, target: CanvasTarget, clock: Clock) -> None:
+        super().__init__(target, clock)
+        self.open_blocks, self.pack = target.open_blocks, target.pack
+
+
+def timed_target(target: Target, clock: Clock) -> TimedTarget:
+    """`target`, timed by `clock`."""
+    return TimedCanvas(target, clock) if isinstance(target, CanvasTarget) else TimedTarget(target, clock)
+
+
+class TimedDrafter:
+    """Keeps (contexts, calls, states scored, seconds) of every proposal; calls are those of the deepest search."""
+
+    def __init__(self, drafter: Drafter, clock: Clock) -> None:
+        self._drafter, self._clock = drafter, clock
+        self.looks_ahead, self.tables_read = looks_ahead(drafter), tables_read(drafter)
+        self.samples: list[tuple[int, int, int, float]] = []
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        started = self._clock.now()
+        graphs = self._drafter.propose(contexts)
+        seconds = self._clock.now() - started
+        calls = max(graph.calls for graph in graphs)
+        self.samples.append((len(contexts), calls, sum(graph.states_scored for graph in graphs), seconds))
+        return graphs
+
+
+@dataclass
+class NetworkTime:
+    """Seconds in a drafter's network so far."""
+
+    seconds: float = 0.0
+    started: float = 0.0
+
+
+@contextmanager
+def network_time(drafter: Drafter, clock: Clock) -> Iterator[NetworkTime]:
+    """Time the passes through an order drafter's encoder; other drafters have no network."""
+    time = NetworkTime()
+    if not isinstance(drafter, OrderDrafter):
+        yield time
+        return
+
+    def start(*_: Any) -> None:
+        time.started = clock.now()
+
+    def end(*_: Any) -> None:
+        time.seconds += clock.now() - time.started
+
+    hooks = [
+        drafter.model.input.register_forward_pre_hook(start),
+        drafter.model.norm.register_forward_hook(end),
+    ]
+    try:
+        yield time
+    finally:
+        for hook in hooks:
+            hook.remove()
