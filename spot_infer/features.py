@@ -84,8 +84,7 @@ def ragged_features(
         confidence = torch.sigmoid(torch.from_numpy(tables.log_odds.astype(np.float64))).float().numpy()
         ranking = confidence.astype(np.float64)
     else:
-        odds = np.clip(tables.log_odds, -MOST_LOG_ODDS, MOST_LOG_ODDS)
-        confidence = odds.astype(np.float32) / np.float32(LOG_ODDS_SCALE)
+        confidence = _bounded(tables.log_odds) / np.float32(LOG_ODDS_SCALE)
         ranking = stale_ranking(tables.top_logprob, tables.log_odds, rule)
     holding = lengths > 0
     largest = np.zeros(len(lengths), dtype=np.float32)
@@ -105,8 +104,13 @@ def ragged_features(
     columns = [probability, clamped / np.float32(-LEAST_LOGPROB), np.stack(statistics, axis=1)]
     if kind == "v2":
         rank_before = ragged_ranks(stale_ranking(before.top_logprob, before.log_odds, rule), before.slot, before.start)
-        columns.append(change_columns(tables, before, filled, rank, rank_before))
+        bounded = (one._replace(log_odds=_bounded(one.log_odds)) for one in (tables, before))
+        columns.append(change_columns(*bounded, filled, rank, rank_before))
     return np.concatenate(columns, axis=1).astype(np.float32, copy=False)
+
+
+def _bounded(log_odds: NDArray[np.float32]) -> Floats:
+    return np.clip(log_odds, -MOST_LOG_ODDS, MOST_LOG_ODDS).astype(np.float32)
 
 
 def pad_rows(starts: NDArray[Any], tables: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
