@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from spot_infer.errors import SpotError
 from spot_infer.features import PATH_FEATURES, RANK_COLUMN, FeatureKind, path_features, table_features
-from spot_infer.set_head import Coded, SetHead
+from spot_infer.set_head import SetHead
 from spot_infer.transition import CommitRule
 
 Scorer = Literal["per_level", "one_call"]
@@ -183,15 +183,17 @@ class OrderModel(nn.Module):
         scores = self.head_out(functional.gelu(self.head_in(hidden))).squeeze(-1)
         return (scores + self._prior(table)).masked_fill(taken | ~valid, -torch.inf)
 
-    def encode(self, table: Tensor, slot: Tensor, valid: Tensor, root: Tensor) -> Coded:
-        """The one call of the `one_call` head: what it needs of S tables to score any state; shapes as in `forward`."""
+    def encode(self, table: Tensor, slot: Tensor, valid: Tensor, root: Tensor) -> Tensor:
+        """The one call of the `one_call` head: what it needs of S tables to score any state, [S, m, ...]; shapes as in
+        `forward`."""
         inputs = self.inputs(table, root, slot.new_zeros(len(table)))
-        return self.set_head.encode(self._encoded(inputs, slot, valid), self._prior(table))
+        return torch.as_tensor(self.set_head.encode(self._encoded(inputs, slot, valid), self._prior(table)))
 
     def _encoded(self, inputs: Tensor, slot: Tensor, valid: Tensor) -> Tensor:
         inputs = inputs.to(self.input.weight.dtype)
         hidden = self.input((inputs - self.input_mean) * self.input_scale) + self.slot_embedding(slot)
-        attend = None if bool(valid.all()) else valid[:, None, None, :]
+        whole = valid.device.type == "cpu" and bool(valid.all())  # elsewhere the question would synchronise
+        attend = None if whole else valid[:, None, None, :]
         for layer in self.layers:
             hidden = layer(hidden, attend)
         return torch.as_tensor(self.norm(hidden))

@@ -11,20 +11,9 @@ tables, features or the search.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-
-class Coded(NamedTuple):
-    """What one call says of S tables: base, gate, message [S, m, hidden], prior [S, m]."""
-
-    base: Tensor
-    gate: Tensor
-    message: Tensor
-    prior: Tensor
 
 
 class SetHead(nn.Module):
@@ -32,7 +21,7 @@ class SetHead(nn.Module):
 
     def __init__(self, d_model: int, hidden: int, block_length: int, d_max: int, zeroed: bool) -> None:
         super().__init__()
-        self.block_length = block_length
+        self.block_length, self.hidden = block_length, hidden
         self.code = nn.Linear(d_model, 3 * hidden)
         self.offset = nn.Parameter(torch.zeros(2 * block_length - 1, hidden))
         self.out = nn.Linear(hidden, 1, bias=False)
@@ -40,9 +29,10 @@ class SetHead(nn.Module):
         if zeroed:
             nn.init.zeros_(self.out.weight)
 
-    def encode(self, hidden: Tensor, prior: Tensor) -> Coded:
-        """The network's last layer for encoded slots [S, m, d_model] with scores [S, m] to start from."""
-        return Coded(*self.code(hidden).chunk(3, dim=-1), prior)
+    def encode(self, encoded: Tensor, prior: Tensor) -> Tensor:
+        """What one call says of S tables, [S, m, 3 * hidden + 1]: base, gate and message of encoded slots [S, m,
+        d_model], and their prior [S, m]."""
+        return torch.cat([self.code(encoded), prior[..., None]], dim=-1)
 
     def offsets(self) -> Tensor:
         """[L, L * hidden]: what a filled slot (row) adds to every slot's hidden layer by where it lies."""
@@ -50,16 +40,17 @@ class SetHead(nn.Module):
         return self.offset[slots[:, None] - slots + self.block_length - 1].flatten(1)
 
     def forward(
-        self, coded: Coded, of: Tensor, slot: Tensor, taken: Tensor, depth: Tensor, offsets: Tensor | None = None
+        self, codes: Tensor, of: Tensor, slot: Tensor, taken: Tensor, depth: Tensor, offsets: Tensor | None = None
     ) -> Tensor:
-        """Scores [Q, m] of states: `of` int64 [Q] is their table, slot int64 [Q, m], taken bool [Q, m] the filled ones,
-        depth int64 [Q] the steps between the root and the state. offsets: of `offsets`, where they are at hand."""
-        marked = taken.to(coded.base.dtype)
+        """Scores [Q, m] of states. codes: of `encode`; of int64 [Q]: a state's table; slot int64 and taken bool [Q, m]:
+        its slots, and which are filled; depth int64 [Q]: steps between the root and the state. offsets: of `offsets`,
+        where they are at hand."""
+        base, gate, message, prior = codes[of].split((*(3 * [self.hidden]), 1), dim=-1)
+        marked = taken.to(codes.dtype)
         offsets = self.offsets() if offsets is None else offsets
-        told = torch.bmm(marked[:, None], coded.message[of])
+        told = torch.bmm(marked[:, None], message)
         filled = marked.new_zeros(len(marked), self.block_length).scatter_add(1, slot, marked)
         near = (filled @ offsets).unflatten(1, (self.block_length, -1))
         near = near.gather(1, slot[..., None].expand(-1, -1, near.shape[-1]))
-        inner = functional.relu(coded.base[of] + coded.gate[of] * told + near)
-        scores = coded.prior[of] + self.out(inner).squeeze(-1)
+        scores = (prior + self.out(functional.relu(base + gate * told + near))).squeeze(-1)
         return scores * self.sharpness[depth.clamp(max=len(self.sharpness) - 1)].exp()[:, None]

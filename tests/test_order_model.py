@@ -121,15 +121,16 @@ def test_one_call_answers_for_states_as_a_slow_sum_over_their_slots() -> None:
     model = make_model("one_call")
     table, slot, valid, root, of, taken, depth = make_inputs()
     scores = model(table, slot, valid, root, of, taken, depth)
-    coded, head = model.encode(table, slot, valid, root), model.set_head
+    head = model.set_head
+    base, gate, message, prior = model.encode(table, slot, valid, root).split((16, 16, 16, 1), dim=-1)
     for query, one in enumerate(of.tolist()):
         filled = taken[query].nonzero().flatten().tolist()
         for i in set(range(6)) - set(filled):
-            inner = coded.base[one, i].clone()
+            inner = base[one, i].clone()
             for j in filled:
-                inner += coded.gate[one, i] * coded.message[one, j]
+                inner += gate[one, i] * message[one, j]
                 inner += head.offset[int(slot[one, j] - slot[one, i]) + L - 1]
-            score = coded.prior[one, i] + head.out.weight[0] @ inner.relu()
+            score = prior[one, i, 0] + head.out.weight[0] @ inner.relu()
             torch.testing.assert_close(scores[query, i], score * head.sharpness[depth[query]].exp())
 
 

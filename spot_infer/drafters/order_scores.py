@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from spot_infer.draft import Query
 from spot_infer.features import pad_rows, ragged_features
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel
-from spot_infer.set_head import Coded, SetHead
+from spot_infer.set_head import SetHead
 from spot_infer.table import lay_tables
 
 _CHUNK_STATES = {"cpu": 32}
@@ -106,18 +107,16 @@ class OneCallScores:
     ) -> None:
         self.model, self.head, self.tau, self.chunk_states = model, head, tau, chunk_states
         self.inputs = StaleInputs(model, contexts)
-        self._coded: Coded | None = None
-        self._offsets: Tensor | None = None
+        self._said: tuple[Tensor, Tensor] | None = None
 
     @torch.inference_mode()
     def __call__(self, queries: list[Query]) -> list[NDArray[np.float64]]:
         """Probabilities [m] a query; see `draft.Score`."""
         inputs = self.inputs
-        coded = self._coded = self._coded or self._encoded()
-        offsets = self._offsets = self.head.offsets() if self._offsets is None else self._offsets
+        codes, offsets = self._said = self._said or (self._codes(), self.head.offsets())
         contexts, width, taken = inputs.taken(queries)
         scores = self.head(
-            Coded(*(part[:, :width] for part in coded)),
+            codes[:, :width],
             torch.from_numpy(contexts),
             torch.from_numpy(inputs.slot[contexts, :width]),
             torch.from_numpy(taken),
@@ -128,30 +127,18 @@ class OneCallScores:
         q = torch.softmax(scores.masked_fill(closed, -torch.inf).double() / self.tau, dim=-1).numpy()
         return [row[:length] for row, length in zip(q, inputs.lengths[contexts].tolist(), strict=True)]
 
-    def _encoded(self) -> Coded:
+    def _codes(self) -> Tensor:
         """The network's answer for every context, on the CPU, padded to the widest table."""
         inputs = self.inputs
-        order: list[int] = []
-        parts: list[Coded] = []
+        widest = int(inputs.lengths.max())
+        codes: list[Tensor] = [torch.empty(0)] * len(inputs.lengths)
         for chunk in inputs.chunks(range(len(inputs.lengths)), self.chunk_states):
             width = int(inputs.lengths[chunk].max())
             slot, valid, root = (
                 torch.from_numpy(array[chunk, :width]).to(inputs.device)
                 for array in (inputs.slot, inputs.valid, inputs.root)
             )
-            coded = self.model.encode(inputs.table[chunk, :width], slot, valid, root)
-            parts.append(Coded(*(part.cpu() for part in coded)))
-            order += chunk
-        if len(parts) == 1:
-            joined = parts[0]
-        else:
-            widest = max(part.prior.shape[1] for part in parts)
-            joined = Coded(*(torch.cat([_padded(one, widest) for one in same]) for same in zip(*parts, strict=True)))
-        place = torch.tensor(order).argsort()
-        return Coded(*(part[place] for part in joined))
-
-
-def _padded(part: Tensor, width: int) -> Tensor:
-    """Zeros after dimension 1 up to `width`."""
-    shape = (len(part), width - part.shape[1], *part.shape[2:])
-    return torch.cat([part, part.new_zeros(shape)], dim=1)
+            told = self.model.encode(inputs.table[chunk, :width], slot, valid, root).cpu()
+            for index, code in zip(chunk, functional.pad(told, (0, 0, 0, widest - width)), strict=True):
+                codes[index] = code
+        return torch.stack(codes)
