@@ -1,4 +1,5 @@
-"""The columns that feature version 2 adds: what changed since the table before, and where the root is filled.
+"""The columns that feature version 2 adds: what changed since the table before, where the root is filled, and which
+slots hold one token.
 
 All are free and transferable: no token's meaning, no hidden states. Pure; knows nothing about models or training.
 """
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from spot_infer.table import Tables
 
-CHANGE_FEATURES = 12
+CHANGE_FEATURES = 15
 MOST_CHANGE = 16.0
 MOST_GAP = 8.0
 
@@ -26,14 +27,15 @@ def change_columns(
     rank: NDArray[np.int64],
     rank_before: NDArray[np.int64],
 ) -> Floats:
-    """float32 [M, 12] for T tables, the ones before them in their blocks (empty where there is none), and filled bool
+    """float32 [M, 15] for T tables, the ones before them in their blocks (empty where there is none), and filled bool
     [T, L], the slots that are filled in each table's root. rank [M], rank_before: places under the commit rule.
 
     Columns: whether there is a table before; change of the log-odds since, clamped to ±16, / 8; places risen / L;
     whether the argmax token changed; log-odds to the next open slot before and after it in the stale order, clamped to
     0..8, / 8; distance to the nearest filled slot on the left (the block's edge is one) and on the right (1 where none
     is), / L; whether the left and the right neighbour was filled since the table; signed distance to the nearest slot
-    filled since the table, and to the nearest one filled between the table before and it, / L.
+    filled since the table, and to the nearest one filled between the table before and it, / L; whether the left and the
+    right neighbour has the same argmax token; slots of the table with the same one, / L.
     """
     length = filled.shape[1]
     lengths = np.diff(tables.start)
@@ -55,6 +57,7 @@ def change_columns(
         _shifted(newest, -1)[of, slot],
         _nearest(newest)[of, slot] / length,
         _nearest(present & ~here)[of, slot] / length,
+        *_alike(tables, of, length),
     )
     return np.stack(columns, axis=1).astype(np.float32)
 
@@ -81,6 +84,17 @@ def _gaps(tables: Tables, of: NDArray[np.int64], gone: NDArray[np.bool_], rank: 
         column[order] = gaps / np.float32(MOST_GAP)
         columns.append(column)
     return columns
+
+
+def _alike(tables: Tables, of: NDArray[np.int64], length: int) -> list[NDArray[Any]]:
+    """Columns [M]: the left, the right neighbour's likeliest token is the slot's own; share of slots where it is."""
+    here, best = _dense(tables, length, (tables.best,))
+    tokens = np.where(here, best, -1)
+    beside = (tokens[:, 1:] == tokens[:, :-1]) & here[:, 1:]
+    same = np.zeros((2, *here.shape), dtype=bool)
+    same[0, :, 1:], same[1, :, :-1] = beside, beside
+    _, names, counts = np.unique(of * (1 << 32) + tables.best, return_inverse=True, return_counts=True)
+    return [same[0][of, tables.slot], same[1][of, tables.slot], counts[names] / length]
 
 
 def _left(marks: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -1,7 +1,7 @@
 """Stale table and hypothetical state -> inputs of the order model (paper section 4.2, appendix D.1).
 
 Version 1 has 74 inputs a table slot: 72 that depend on the table alone, so they are computed once a table, and 2 path
-features (slot already taken, depth) that change with every drafted state. Version 2 adds 12 that depend on the root and
+features (slot already taken, depth) that change with every drafted state. Version 2 adds 15 that depend on the root and
 on the table before it (`changes.py`). One ragged function serves live tables and whole trajectories. Knows nothing
 about tokens' meaning, models or training.
 """

@@ -128,6 +128,7 @@ def test_version_2_columns_by_hand() -> None:
     now = make_table(3, 4)
     slots, odds = np.array([2, 3, 5, 9], np.uint8), np.array([4.0, 9.0, 1.0, 4.5], np.float32)
     now = StaleTable(slots, now.top_logprob, now.top_token.copy(), odds)
+    now.top_token[:, 0] = [5, 5, 6, 5]
     old = make_table(4, 5)
     odds = np.array([2.0, 9.5, 1.0, 3.0, 30.5], np.float32)
     old = StaleTable(np.array([2, 3, 5, 7, 9], np.uint8), old.top_logprob, old.top_token.copy(), odds)
@@ -147,11 +148,15 @@ def test_version_2_columns_by_hand() -> None:
         [1, 0, 0, 0],
         [-1 / L, 0, 2 / L, 6 / L],
         [-5 / L, -4 / L, -2 / L, 2 / L],
+        [0, 1, 0, 0],
+        [1, 0, 0, 0],
+        [3 / L, 3 / L, 1 / L, 3 / L],
     ]
     np.testing.assert_allclose(columns, expected, atol=1e-6)
     first = features_of(now, "v2", CommitRule(), None, (3,))[:, TABLE_FEATURES:].T
     assert (first[[0, 1, 2, 3, 11]] == 0).all()
-    np.testing.assert_array_equal(first[4:11], columns[4:11].astype(np.float32))
+    kept = [*range(4, 11), 12, 13, 14]
+    np.testing.assert_array_equal(first[kept], columns[kept])
 
 
 def test_where_nothing_is_filled_only_the_blocks_left_edge_is_near() -> None:
