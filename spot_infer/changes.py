@@ -46,7 +46,7 @@ def change_columns(
     here = _dense(tables, length, ())[0]
     newest = here & filled
     columns = (
-        present.any(axis=1)[of],
+        (np.diff(before.start) > 0)[of],
         np.where(known, np.clip(tables.log_odds - log_odds[of, slot], -MOST_CHANGE, MOST_CHANGE) / 8, 0),
         np.where(known, (ranks[of, slot] - rank) / length, 0),
         known & (best[of, slot] != tables.best),

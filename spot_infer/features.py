@@ -104,8 +104,8 @@ def ragged_features(
     columns = [probability, clamped / np.float32(-LEAST_LOGPROB), np.stack(statistics, axis=1)]
     if kind == "v2":
         rank_before = ragged_ranks(stale_ranking(before.top_logprob, before.log_odds, rule), before.slot, before.start)
-        bounded = (one._replace(log_odds=_bounded(one.log_odds)) for one in (tables, before))
-        columns.append(change_columns(*bounded, filled, rank, rank_before))
+        now, old = (one._replace(log_odds=_bounded(one.log_odds)) for one in (tables, before))
+        columns.append(change_columns(now, old, filled, rank, rank_before))
     return np.concatenate(columns, axis=1).astype(np.float32, copy=False)
 
 
