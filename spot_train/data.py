@@ -40,7 +40,6 @@ class Batch(NamedTuple):
     label: Tensor
     block: Tensor
     before_stop: Tensor
-    margin: Tensor
 
     @property
     def asked(self) -> tuple[Tensor, ...]:
@@ -65,7 +64,6 @@ def make_batch(
         label=torch.from_numpy(examples.label),
         block=torch.from_numpy(examples.block),
         before_stop=torch.from_numpy(examples.before_stop),
-        margin=torch.from_numpy(examples.margin),
     )
 
 

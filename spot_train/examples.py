@@ -168,8 +168,7 @@ class Examples:
 
     features f32 [S, m, F]; slot i64, rank i64, valid bool [S, m] (rank: the untrained order under the rule); root bool
     [S, m]: filled in the root; table i64 [Q]: which of the S tables; taken bool [Q, m]; depth, label (index into m),
-    block i64 [Q]; before_stop bool [Q]; margin f32 [Q, m]: the target's log-odds where the label was committed, -inf at
-    taken and padded slots.
+    block i64 [Q]; before_stop bool [Q].
     """
 
     features: NDArray[np.float32]
@@ -183,7 +182,6 @@ class Examples:
     label: NDArray[np.int64]
     block: NDArray[np.int64]
     before_stop: NDArray[np.bool_]
-    margin: NDArray[np.float32]
 
 
 def make_examples(
@@ -215,19 +213,7 @@ def make_examples(
         label=is_label.argmax(axis=1),
         block=steps.block[label_step],
         before_stop=steps.before_stop[label_step],
-        margin=_log_odds_at(steps, label_step, slot[table], valid[table]),
     )
-
-
-def _log_odds_at(
-    steps: Steps, at: NDArray[np.int64], slot: NDArray[np.int64], valid: NDArray[np.bool_]
-) -> NDArray[np.float32]:
-    """Log-odds [Q, m] of slots [Q, m] in the tables of steps `at` [Q], -inf where a table lacks the slot."""
-    rows, present = pad_rows(steps.start, at)
-    laid = np.full((len(at), steps.block_length), -np.inf, dtype=np.float32)
-    query, place = np.nonzero(present)
-    laid[query, steps.slot[rows[query, place]]] = steps.log_odds[rows[query, place]]
-    return np.where(valid, np.take_along_axis(laid, slot, axis=1), np.float32(-np.inf))
 
 
 def _table_inputs(

@@ -43,16 +43,8 @@ class OrderModule(lightning.LightningModule):
         """log q float32 [Q, m], -inf at taken and padded slots."""
         return torch.log_softmax(self.model(*batch.asked).float(), dim=-1)
 
-    def losses(self, batch: Batch) -> Tensor:
-        """-log q [Q] of the committed slot, or of all slots as they were nearly committed in its place."""
-        log_q = self.log_q(batch)
-        if not self.section.soft_targets:
-            return -log_q.gather(1, batch.label[:, None]).squeeze(1)
-        target = torch.softmax(batch.margin / self.section.soft_targets, dim=-1)
-        return -(target * log_q.masked_fill(target == 0, 0.0)).sum(dim=-1)
-
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
-        losses = self.losses(batch)
+        losses = -self.log_q(batch).gather(1, batch.label[:, None]).squeeze(1)
         if self.section.depths_per_state == "all":
             weight = 1 / (batch.depth + 1)
             losses = losses * (weight / weight.mean())

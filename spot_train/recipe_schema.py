@@ -235,12 +235,6 @@ class FitSection(Section):
         default="per_level",
         description="Network calls of a draft: one a level of the search, or one that scores all states.",
     )
-    soft_targets: float = Field(
-        default=0.0,
-        ge=0,
-        description="Log-odds by which a slot may trail the committed one and still be learned as nearly committed "
-        "(softmax of the target's own log-odds over this); 0 learns the committed slot alone.",
-    )
     residual: bool = Field(
         default=True, description="Add the network's scores to a learned multiple of the untrained log-odds order."
     )

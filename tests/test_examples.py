@@ -64,23 +64,6 @@ def test_every_example_by_hand() -> None:
     assert got == expected
 
 
-def test_margins_are_the_targets_own_log_odds_where_the_label_was_committed() -> None:
-    trajectories = fake_trajectories(count=6, block_length=L)
-    steps = lay_out(trajectories)
-    states = np.arange(len(steps))
-    examples = make_examples(steps, states, np.broadcast_to([0, 3], (len(steps), 2)), "v1", RULE)
-    tables = [one.table(step) for one in trajectories for step in range(len(one))]
-    assert len(examples.label)
-    for query, margin in enumerate(examples.margin):
-        at = states[examples.table[query]] + examples.depth[query] + 1
-        known = dict(zip(tables[at].slots.tolist(), tables[at].log_odds.tolist(), strict=True))
-        slots, valid = examples.slot[examples.table[query]], examples.valid[examples.table[query]]
-        assert margin.tolist() == [
-            known.get(slot, -np.inf) if real else -np.inf for slot, real in zip(slots.tolist(), valid, strict=True)
-        ]
-        assert margin.argmax() == examples.label[query]
-
-
 def test_steps_of_several_commits_are_no_examples() -> None:
     quota = fake_trajectories(count=3, block_length=L, rule=CommitRule(selection="quota", quota=2))
     steps = lay_out(quota)

@@ -42,7 +42,7 @@ def rows(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-NEWER = {"scorer": "one_call", "depths_per_state": "all", "features": "v2", "soft_targets": 0.5}
+NEWER = {"scorer": "one_call", "depths_per_state": "all", "features": "v2"}
 
 
 @pytest.mark.parametrize("changes", [{}, NEWER], ids=["per level", "one call"])
