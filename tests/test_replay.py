@@ -19,12 +19,12 @@ from lossless_targets import tiny_full_attention
 from odd_drafters import CrossingDrafter
 from small_target import save_small_target
 
-from spot_infer.cost import CostCurve
+from spot_infer.cost import CostCurve, DrafterCost
 from spot_infer.decode import decode
-from spot_infer.drafters import CalibratedGraph, ChainDrafter, OracleDrafter, OrderDrafter
+from spot_infer.drafters import CalibratedGraph, ChainDrafter, OracleDrafter, OrderDrafter, RandomDrafter
 from spot_infer.errors import SpotError
 from spot_infer.features import FeatureKind
-from spot_infer.graph import Drafter
+from spot_infer.graph import DraftContext, Drafter, DraftGraph
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.requests import Boundary, DecodeSettings, Request, Stats
 from spot_infer.targets import load_target
@@ -204,6 +204,45 @@ def test_in_float64_replay_of_the_control_counts_what_decoding_counts(
     assert [counts(one) for one in replay(drafter, control, 6, boundary=boundary)] == [counts(one) for one in stats]
     assert any(one.drafted for one in stats)
     assert any(one.cache_writes for one in stats) is (boundary == "separate")
+
+
+class TableWatcher:
+    """A drafter that reads two tables and keeps what it was given: state, slots and log-odds by request. Without
+    `drafts` it proposes nothing, so that rows rest and wake where drafts have to pay."""
+
+    tables_read = 2
+
+    def __init__(self, drafts: bool) -> None:
+        self.drafts = drafts
+        self.seen: dict[int, list[Any]] = {}
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        for one in contexts:
+            tables = [(table.slots.tolist(), table.log_odds.tolist()) for table in one.tables]
+            self.seen.setdefault(one.request, []).append((one.state.start, one.state.masked_slots, tables))
+        return RandomDrafter(4).propose(contexts) if self.drafts else [DraftGraph() for _ in contexts]
+
+
+@pytest.mark.parametrize("curve", [None, CostCurve("cheap", (1, 2), (1, 1.1), "c1", drafter=DrafterCost(0.05, 0, 0))])
+@pytest.mark.parametrize("boundary", ["separate", "fused"])
+def test_drafters_that_read_two_tables_get_those_of_the_last_two_steps(
+    boundary: Boundary, curve: CostCurve | None
+) -> None:
+    """In decoding and in replay alike, also after rounds in which a row rests and its tables are not read."""
+    target = FakeTarget(seed=5, block_length=16, vocab_size=30, strength=0.05)
+    requests = [Request(tuple(2 + (i * k) % 20 for k in range(16)), seed=i) for i in range(3)]
+    free = DecodeSettings(40, batch_size=1, layout="concat")
+    control = decoded_trajectories(target, requests, free)
+    decoding, replaying = (TableWatcher(drafts=curve is None) for _ in range(2))
+    for _ in decode(target, requests, replace(free, budget=6, boundary=boundary, curve=curve), decoding):
+        pass
+    replay(replaying, control, 6, boundary=boundary, curve=curve)
+    assert decoding.seen == replaying.seen
+    lengths = {(len(tables), len(masked) < 15) for seen in decoding.seen.values() for _, masked, tables in seen}
+    assert lengths == ({(1, False), (2, True)} if curve is None else {(1, False), (1, True)})
+    for seen in decoding.seen.values():
+        for _, masked, tables in seen:
+            assert [len(slots) - len(masked) for slots, _ in tables] == list(range(1, len(tables) + 1))
 
 
 @pytest.mark.parametrize("method", METHODS_REPLAYED, ids=str)
