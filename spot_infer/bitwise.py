@@ -30,8 +30,10 @@ _WATCHED_ROWS = 4
 def bitwise_settings(settings: DecodeSettings, budget: int) -> DecodeSettings:
     """`settings` in bitwise mode, where runs of up to `budget` drafted states a round share their shape.
 
-    Raises SpotError where another layout than batch or fused boundaries were asked for.
+    Raises SpotError where another layout than batch, fused boundaries or padding were asked for.
     """
+    if settings.pad:
+        raise SpotError("bitwise is on, where every forward has the full shape, so pad means nothing; leave pad out")
     if settings.layout == "concat" or settings.boundary == "fused":
         asked = "layout is concat" if settings.layout == "concat" else "boundary is fused"
         raise SpotError(f"bitwise is on, but {asked}; leave it out: every sequence is one block there")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from spot_train.cli_options import BlockLengthOption, MaskOption
+
 
 def check(
     target: Annotated[
@@ -21,8 +23,8 @@ def check(
     bitwise: Annotated[bool, typer.Option("--bitwise", help="Decode in bitwise mode, and compare every bit.")] = False,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
-    block_length: Annotated[int | None, typer.Option(min=1, help="Where the target's config has none.")] = None,
-    mask_id: Annotated[int | None, typer.Option(min=0, help="Where the target's files name none.")] = None,
+    block_length: BlockLengthOption = None,
+    mask_id: MaskOption = None,
     cache: Annotated[str | None, typer.Option(help="Under full attention: none, prefix or dual.")] = None,
     budget: Annotated[int | None, typer.Option(min=1, help="Most drafted states a round; default 8.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Prompts decoded together; default 8.")] = None,

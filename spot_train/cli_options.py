@@ -12,4 +12,11 @@ SetOption = Annotated[
     typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
 ]
 SplitOption = Annotated[str, typer.Option(help="heldout, train or all.")]
+BlockLengthOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Slots a block, in place of what the target's config or its family names."),
+]
+MaskOption = Annotated[
+    int | None, typer.Option("--mask-id", min=0, help="Mask token, in place of what the target's files name.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

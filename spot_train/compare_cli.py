@@ -66,30 +66,35 @@ def compare(
     if pool is not None and (path is not None or task != "tiny"):
         raise SpotError("--pool stands for --task tiny --path; leave it out beside --task or --path")
     file = pool or path
-    chosen = load_task(task, file and resolve_path(file, Path.cwd()), limit=prompts)
-    settings, form = decode_settings(values), values.decode.form()
-    target = load_recipe_target(values)
+    form, bitwise = values.decode.form(), values.decode.bitwise
     named = [budget_option(one) for one in budget or [str(values.decode.budget)]]
     budgets = tuple(one for one in named if one != "auto")
     if any(one < 1 for one in budgets):
         raise SpotError(f"budget is {min(budgets)}; use at least 1 (draft-free has its own row), or auto")
     if floor is not None and not budgets:
         raise SpotError("--floor is given, but budget auto drafts what pays; leave --floor out")
+    if bitwise and "auto" in named:
+        raise SpotError("decode.bitwise is true, where every forward costs the same; use a --budget that is a number")
     settings = replace(
-        settings,
-        stop=settings.stop if settings.ignore_stop else (*settings.stop, *chosen.stop),
+        decode_settings(values),
         pad=values.decode.pad,
         layout=values.decode.layout,
         boundary=form.boundary,
         verifier=values.decode.verifier,
     )
+    if bitwise:
+        settings = bitwise_settings(settings, max(budgets))
+    chosen = load_task(task, file and resolve_path(file, Path.cwd()), limit=prompts)
+    if not settings.ignore_stop:
+        settings = replace(settings, stop=(*settings.stop, *chosen.stop))
+    target = load_recipe_target(values)
     model = form.apply(load_drafter(resolve_path(drafter, Path.cwd())).to(target.device))
     curve = None
     if "auto" in named:
         curve = machine_curve(target, model, settings) if cost_curve is None else load_curve(cost_curve)
     plan = Comparison(
         task=chosen,
-        settings=bitwise_settings(settings, max(budgets, default=0)) if values.decode.bitwise else settings,
+        settings=settings,
         budgets=budgets,
         seed=values.collect.seed,
         floor=values.decode.floor if floor is None else floor_option(floor, values, target),

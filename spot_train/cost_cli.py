@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spot_infer.errors import SpotError
-from spot_train.cli_options import SplitOption
+from spot_train.cli_options import BlockLengthOption, SplitOption
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,7 +41,7 @@ def profile(
     layout: Annotated[str, typer.Option(help="auto, concat or batch.")] = "auto",
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
-    block_length: Annotated[int | None, typer.Option(min=1, help="Where the target's config has none.")] = None,
+    block_length: BlockLengthOption = None,
     temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature of the rounds.")] = 0.0,
     size: SizeOption = None,
     cycles: CyclesOption = 5,

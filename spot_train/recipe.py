@@ -205,15 +205,22 @@ def file_schema() -> dict[str, Any]:
 
 
 def _override(tree: Any, key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    node = tree
-    for parent in parents:
-        node = node.setdefault(parent, {}) if isinstance(node, dict) else None
-        if node is None:
-            break
-    if not isinstance(node, dict) or not parents:
-        raise SpotError(f"override {key} names no recipe key; write section.key, such as fit.epochs")
-    node[last] = value
+    """Set a dotted key; where the file holds no section there, `parse_recipe` says so."""
+    section, _, rest = key.partition(".")
+    name, dot, _ = rest.partition(".")
+    sections = [one for one in _known_keys([]) if one != "extends"]
+    if section not in sections:
+        raise SpotError(f"override {key}: {section!r} is not a recipe section; {_closest(section, sections)}")
+    if not name:
+        raise SpotError(f"override {key}: {section} is a section; set a key of it, as in {section}.KEY=VALUE")
+    if name not in _known_keys([section]):
+        raise SpotError(
+            f"override {key}: {section}.{name} is not a recipe key; {_closest(name, _known_keys([section]))}"
+        )
+    if dot:
+        raise SpotError(f"override {key}: {section}.{name} holds a value and no keys; set {section}.{name} itself")
+    if isinstance(tree, dict) and isinstance(tree.setdefault(section, {}), dict):
+        tree[section][name] = value
 
 
 _ALTERNATIVES = ("float", "literal", "constrained")
@@ -227,10 +234,7 @@ def _sentence(name: str, error: ValidationError) -> str:
     field = ".".join(str(part) for part in place) or "recipe"
     more = "" if len(errors) == 1 else f" ({len(errors) - 1} more to fix)"
     if first["type"] == "extra_forbidden":
-        known = _known_keys(place[:-1])
-        close = difflib.get_close_matches(str(place[-1]), known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known keys: {', '.join(known)}"
-        return f"{name}: {field} is not a recipe key; {hint}{more}"
+        return f"{name}: {field} is not a recipe key; {_closest(str(place[-1]), _known_keys(place[:-1]))}{more}"
     if first["type"] == "missing":
         return f"{name}: {field} is missing; add it{more}"
     if first["type"] == "value_error":
@@ -250,5 +254,11 @@ def _known_keys(place: list[int | str]) -> list[str]:
     return sorted(model.model_fields)
 
 
+def _closest(given: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(given, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+
+
 def _kind_of(value: Any) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    kinds = {type(None): "nothing", str: "text", bool: "a boolean", int: "a number", float: "a number"}
+    return kinds.get(type(value), f"a {type(value).__name__}")

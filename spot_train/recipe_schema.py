@@ -50,10 +50,11 @@ class TargetSection(Section):
         default=None, description="Hub commit, tag or branch; null is the hub's default branch."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = Field(
-        default="auto", description="Dtype of the target's weights; auto takes the one its config names."
+        default="auto", description="Dtype of the target's weights; auto is its config's on a GPU, float32 on a CPU."
     )
     block_length: Positive | None = Field(
-        default=None, description="Block length L in tokens; null takes the one that the target's config names."
+        default=None,
+        description="Block length L in tokens; null takes what the target's config, else its family, names.",
     )
     mask_id: NonNegative | None = Field(
         default=None, description="Token id of a masked position; null takes the one that the target's files name."

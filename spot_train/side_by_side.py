@@ -61,13 +61,13 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
         drafter.check_block_length(target.spec.block_length)
     ids = [example.encode(target) for example in plan.task.examples]
     requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
-    shared: dict[str, Any] = {"boundary": plan.settings.boundary, "verifier": plan.settings.verifier}
+    shared: dict[str, Any] = {name: getattr(plan.settings, name) for name in ("boundary", "verifier", "pad")}
     if plan.settings.verifier == "rejection" and isinstance(drafter, OrderDrafter):
         drafter = drafter.as_chain()
     chain = Method("chain", (*plan.budgets, CHAIN_BUDGET)[0], ChainDrafter(plan.settings.rule), **shared)
     spot = [Method("spot", budget, drafter, plan.floor, **shared) for budget in plan.budgets]
     if plan.curve is not None:
-        spot.append(Method("spot", MOST_STATES, drafter, curve=plan.curve, **shared))
+        spot.append(Method("spot", MOST_STATES, drafter, curve=plan.curve, **{**shared, "pad": False}))
     methods = [Method("draft-free"), chain, *spot]
     bar = Progress(
         TextColumn("decode"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), console=console

@@ -214,5 +214,8 @@ def test_commands_that_are_no_commands(tmp_path: Path, capsys: pytest.CaptureFix
     damaged = tmp_path / "no.ckpt"
     damaged.write_bytes(b"PK")
     assert "no.ckpt" in one_sentence(capsys, "export", str(damaged), "--out", str(tmp_path / "drafter"))
+    bitwise = ("compare", "builtin:recipes/tiny.yaml", "--drafter", str(tmp_path), "--set", "decode.bitwise=true")
+    assert "use a --budget that is a number" in one_sentence(capsys, *bitwise, "--budget", "auto", "--budget", "8")
+    assert "leave pad out" in one_sentence(capsys, *bitwise, "--set", "decode.pad=true")
     scored = ("eval", "--drafter", str(tmp_path), "--data", str(tmp_path))
     assert "error: " in one_sentence(capsys, *scored)

@@ -340,7 +340,9 @@ def test_a_recipe_names_the_target_and_flags_win(capsys: pytest.CaptureFixture[s
     )
 
 
-@pytest.mark.parametrize("asked", [["decode.bitwise=true"], ["decode.bitwise=true", "decode.boundary=fused"]])
+@pytest.mark.parametrize(
+    "asked", [["decode.bitwise=true"], ["decode.bitwise=true", "decode.boundary=fused", "decode.pad=true"]]
+)
 def test_a_recipe_that_decodes_bitwise_is_audited_in_that_mode(
     asked: list[str], capsys: pytest.CaptureFixture[str], folder: str
 ) -> None:

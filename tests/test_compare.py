@@ -11,6 +11,7 @@ import torch
 from fake_dlm import FakeTarget
 from rich.console import Console
 
+from spot_infer.cost import load_curve
 from spot_infer.drafters import ChainDrafter
 from spot_infer.packing import Packed
 from spot_infer.requests import DecodeSettings, Request, Verifier
@@ -70,6 +71,17 @@ class IdsExample(Example):
 
     def encode(self, target: object) -> tuple[int, ...]:
         return tuple(map(int, self.reference["ids"]))
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_padding_holds_for_every_drafted_method_of_a_number(pad: bool) -> None:
+    examples = [IdsExample(str(i), "", "all", {"ids": one.prompt_ids}) for i, one in enumerate(REQUESTS[:2])]
+    task = Task("letters", examples, (), 10, lambda reference, text, allowed: True)
+    plan = Comparison(task, replace(SETTINGS, pad=pad), (3,), curve=load_curve("paper-mbpp"))
+    rows = side_by_side(FakeTarget(strength=0.2), ChainDrafter(), plan, Console(file=io.StringIO()))
+    padded = [(row["method"], row["pad"]) for row in rows]
+    assert padded == [("draft-free", False), ("chain", pad), ("spot", pad), ("spot", False)]
+    assert len({row["identical"] for row in rows}) == 1
 
 
 @pytest.mark.parametrize("ignore_stop", [False, True])

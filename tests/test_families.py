@@ -182,8 +182,11 @@ def test_sharding_outside_torchrun_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(SpotError, match="torchrun"):
         load_target(folder, tp_plan="auto")
-    save_llada2(tmp_path / "llada2")
     monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SpotError, match="use one of them"):
+        load_target(folder, tp_plan="auto", device_map="auto")
+    save_llada2(tmp_path / "llada2")
+    edit_config(tmp_path / "llada2", quantization_config={"quant_method": "fp8"})
     with pytest.raises(SpotError, match="use device_map"):
         load_target(tmp_path / "llada2", tp_plan="auto", **IDS)
 

@@ -163,7 +163,32 @@ def test_a_typo_in_a_set_flag_is_one_sentence() -> None:
     for text in ("fit.epochs", "=3", "fit.epochs=[1"):
         with pytest.raises(SpotError, match="--set"):
             parse_override(text)
-    with pytest.raises(SpotError, match="names no recipe key"):
-        load_recipe(SHIPPED[0], {"epochs": 3})
-    with pytest.raises(SpotError, match="did you mean epochs"):
-        load_recipe(SHIPPED[0], {"fit.epoch": 3})
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("epochs", "'epochs' is not a recipe section; known: .*fit"),
+        ("fitt.epochs", r"'fitt' is not a recipe section; did you mean fit\?"),
+        ("extends", "'extends' is not a recipe section"),
+        ("fit", r"fit is a section; set a key of it, as in fit\.KEY=VALUE"),
+        ("fit.", "fit is a section"),
+        ("fit.epoch", r"fit\.epoch is not a recipe key; did you mean epochs\?"),
+        ("fit.epochs.most", r"fit\.epochs holds a value and no keys; set fit\.epochs itself"),
+        ("prompts.sources.0.limit", r"prompts\.sources holds a value"),
+    ],
+)
+def test_an_override_of_what_is_no_key_names_what_is_wrong_with_it(key: str, message: str) -> None:
+    with pytest.raises(SpotError, match=f"^override {re.escape(key)}: {message}"):
+        load_recipe(SHIPPED[0], {key: 3})
+
+
+@pytest.mark.parametrize(("section", "held"), [("fit: 3", "a number"), ("fit:", "nothing"), ("fit: [1]", "a list")])
+def test_an_override_below_what_the_file_has_no_section_for_blames_the_file(
+    section: str, held: str, tmp_path: Path
+) -> None:
+    file = write(tmp_path, f"target: {{path_or_id: a/b}}\nprompts: {{sources: [{{path_or_id: c/d}}]}}\n{section}\n")
+    with pytest.raises(SpotError, match=rf"{re.escape(str(file))}: fit holds {held}; expected keys below it"):
+        load_recipe(file, {"fit.epochs": 3})
+    with pytest.raises(SpotError, match="holds a list; expected sections"):
+        load_recipe(write(tmp_path, "[1, 2]\n"), {"fit.epochs": 3})

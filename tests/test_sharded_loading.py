@@ -113,7 +113,7 @@ for folder in sys.argv[1:]:
 @with_accelerate
 @pytest.mark.slow
 def test_two_processes_share_every_layer_and_decode_the_same(tmp_path: Path) -> None:
-    families = ("sdar", "sdar_moe", "llada", "Dream")
+    families = ("sdar", "sdar_moe", "llada2_moe", "llada", "Dream")
     for family in families:
         SAVERS[family](tmp_path / family)
     (tmp_path / "sharded.py").write_text(SHARDED)

@@ -38,7 +38,9 @@ class Family:
     sees. logit_shift: 1 where the logits at position i predict token i + 1. block_length: where config.json has none.
     vocab_size: rows of the published embedding; mask_id and stop_ids hold for checkpoints of that vocabulary alone, and
     only where the files name none (stop_ids: beside those they name). tokenizer: transformers' class for checkpoints
-    that hold no tokenizer.json. tensor_parallel: whether tp_plan can shard it.
+    that hold no tokenizer.json. fused: native config to what the checkpoint holds as rows of one weight: a part of its
+    name, and in order the native ones in its place with their counts of rows. Loading splits them, except where
+    transformers opens the files itself (a device_map, quantised weights).
     """
 
     native: Callable[[Fields], tuple[Any, Any]]
@@ -50,7 +52,7 @@ class Family:
     mask_id: int | None = None
     stop_ids: tuple[int, ...] = ()
     tokenizer: Any = None
-    tensor_parallel: bool = True
+    fused: Callable[[Any], Mapping[str, Mapping[str, int]]] | None = None
 
 
 def native_fields(config: Fields) -> dict[str, Any]:

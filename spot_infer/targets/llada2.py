@@ -1,11 +1,13 @@
 """LLaDA2.0 (mini, flash): block-causal mixture of experts with the mathematics of Glm4MoeForCausalLM.
 
 Fused query-key-value rows are split and experts stacked while the weights stream in. The conversion is registered for
-the subclass below alone, so a GLM checkpoint that the same process loads is untouched.
+the subclass below alone, so a GLM checkpoint that the same process loads is untouched. `Split` is for what transformers
+reads itself: under a tp_plan it would shard the fused rows before it splits them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import Glm4MoeConfig, Glm4MoeForCausalLM
@@ -43,6 +45,8 @@ class LLaDA2ForCausalLM(Glm4MoeForCausalLM):
     """Glm4Moe under a name of its own, which is what keeps the conversion from every other checkpoint."""
 
 
+_FUSED, _PARTS = "attention.query_key_value.", [f"self_attn.{name}_proj." for name in "qkv"]
+
 register_checkpoint_conversion_mapping(
     LLaDA2ForCausalLM.__name__,
     [
@@ -51,11 +55,7 @@ register_checkpoint_conversion_mapping(
         WeightRenaming("attention.query_layernorm", "self_attn.q_norm"),
         WeightRenaming("attention.key_layernorm", "self_attn.k_norm"),
         WeightRenaming("mlp.gate.expert_bias", "mlp.gate.e_score_correction_bias"),
-        WeightConverter(
-            "attention.query_key_value.weight",
-            [f"self_attn.{name}_proj.weight" for name in "qkv"],
-            [Split(dim=0)],
-        ),
+        WeightConverter(f"{_FUSED}weight", [f"{part}weight" for part in _PARTS], [Split(dim=0)]),
     ],
     overwrite=True,
 )
@@ -78,11 +78,16 @@ def _glm4_moe(config: Fields) -> tuple[Any, Any]:
     )
 
 
+def _fused(native: Any) -> Mapping[str, Mapping[str, int]]:
+    heads = (native.num_attention_heads, native.num_key_value_heads, native.num_key_value_heads)
+    return {_FUSED: {part: count * native.head_dim for part, count in zip(_PARTS, heads, strict=True)}}
+
+
 LLADA2 = Family(
     _glm4_moe,
     block_length=32,
     vocab_size=157184,
     mask_id=156895,
     stop_ids=(156892,),
-    tensor_parallel=False,
+    fused=_fused,
 )

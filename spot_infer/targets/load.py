@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
+from safetensors import SafetensorError
 from transformers.distributed import DistributedConfig
 from transformers.quantizers import AutoHfQuantizer
 from transformers.utils import is_accelerate_available
@@ -26,6 +28,7 @@ from spot_infer.targets.checkpoint_folder import (
 from spot_infer.targets.family import Family, family_of
 from spot_infer.targets.full_attention import FullAttentionTarget
 from spot_infer.targets.protocol import Attention, CacheKind, Target, TargetSpec
+from spot_infer.targets.stored_weights import stored_weights
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _MOST_SLOTS = 256
@@ -61,8 +64,8 @@ def load_target(
         raise SpotError(f"{folder / 'config.json'} is missing; a target is a folder with config.json and safetensors")
     family = family_of(config.get("model_type"), str(folder / "config.json"))
     place = _device(device)
-    distributed = _distributed(tp_plan, family)
-    _check_spread(device_map, tp_plan)
+    distributed = _distributed(tp_plan)
+    _check_spread(device_map, tp_plan, family, quantised="quantization_config" in config)
     tokenizer = load_tokenizer(folder, chat_template, family.tokenizer)
     model = _load_model(folder, config, family, _dtype(dtype, config, place), device_map, distributed)
     if device_map is None and tp_plan is None and not getattr(model, "is_quantized", False):
@@ -166,7 +169,11 @@ def _load_model(
     device_map: str | dict[str, Any] | None,
     distributed: DistributedConfig | None,
 ) -> Any:
-    """The native model with every weight from the checkpoint: transformers fills a missing one with noise."""
+    """The native model with every weight from the checkpoint: transformers fills a missing one with noise.
+
+    transformers reads from `stored_weights`. Under a device_map it opens the files itself, since it may leave weights
+    there, and so it does where they are quantised.
+    """
     method = config.get("quantization_config")
     if method is not None and not _can_quantise(method):
         raise SpotError(
@@ -178,9 +185,12 @@ def _load_model(
         if method is not None:
             native.quantization_config = method
         experts = {"experts_implementation": "eager"} if dtype == torch.float64 else {}  # the default has no float64
-        with quiet():
+        here = method is None and device_map is None
+        fused = {} if family.fused is None else family.fused(native)
+        with quiet(), stored_weights(folder, fused) if here else nullcontext() as weights:
             model, found = model_class.from_pretrained(
-                folder,
+                None if here else folder,
+                state_dict=weights,
                 config=native,
                 dtype=dtype,
                 attn_implementation="sdpa",
@@ -195,7 +205,7 @@ def _load_model(
         raise SpotError(
             f"{folder / 'config.json'} has no {error}, which its model_type needs; fetch it again"
         ) from error
-    except (OSError, ValueError, TypeError, ImportError, RuntimeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, ImportError, RuntimeError, AttributeError, SafetensorError) as error:
         how = "" if method is None else f" as {method.get('quant_method')} quantised"
         raise SpotError(f"{folder}: the weights could not be loaded{how} ({_first_line(error)})") from error
     wrong = sorted([*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])])
@@ -220,14 +230,21 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _check_spread(device_map: object, tp_plan: object) -> None:
-    """Refuse what transformers spreads a model with where the package it needs is missing."""
+def _check_spread(device_map: object, tp_plan: object, family: Family, quantised: bool) -> None:
+    """Refuse what a model can't be spread with, and what needs a package that is missing."""
+    if device_map is not None and tp_plan is not None:
+        raise SpotError(f"device_map is {device_map!r} and tp_plan {tp_plan!r}; use one of them")
+    if tp_plan is not None and quantised and family.fused is not None:
+        raise SpotError(
+            f"tp_plan is {tp_plan!r}, but the weights are quantised and some hold the rows of several, which can't be "
+            "sharded; use device_map"
+        )
     for name, value in (("device_map", device_map), ("tp_plan", tp_plan)):
         if value is not None and not is_accelerate_available():
             raise SpotError(f"{name} is {value!r}, which needs accelerate; pip install accelerate, or leave {name} out")
 
 
-def _distributed(tp_plan: str | dict[str, str] | None, family: Family) -> DistributedConfig | None:
+def _distributed(tp_plan: str | dict[str, str] | None) -> DistributedConfig | None:
     if tp_plan is None:
         return None
     processes = int(os.environ.get("WORLD_SIZE", "0"))
@@ -235,11 +252,6 @@ def _distributed(tp_plan: str | dict[str, str] | None, family: Family) -> Distri
         raise SpotError(
             f"tp_plan is {tp_plan!r}, but this process is alone; start it with torchrun --nproc-per-node N, or leave "
             "tp_plan out"
-        )
-    if not family.tensor_parallel:
-        raise SpotError(
-            f"tp_plan is {tp_plan!r}, but this family splits a fused weight while loading, which can't be sharded; use "
-            "device_map"
         )
     return DistributedConfig(tp_plan=tp_plan, tp_size=processes)  # type: ignore[arg-type]
 

@@ -120,7 +120,7 @@ def audit_bitwise(
 
     Raises SpotError where this machine or target rules the mode out.
     """
-    instead = replace(plan.under(resolution), layout="batch", boundary="separate")
+    instead = replace(plan.under(resolution), layout="batch", boundary="separate", pad=False)
     progress(f"{resolution} rule: bitwise")
     return BitwiseAudit(
         resolution, drafted_flips(target, plan, resolution, bitwise_settings(instead, plan.settings.budget))
