@@ -29,6 +29,7 @@ from spot_infer.prompts_io import Prompts, ResultsFile
 from spot_infer.requests import Request, Result, Round
 from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
+from spot_infer.verify import distribution_preserving, verdict_line
 
 TARGET = "data/tiny-sdar"
 DRAFTER = "data/tiny-sdar-drafter"
@@ -86,6 +87,9 @@ def load_run(
     if chosen is not None and config.settings(drafted=True).verifier_in_force == "rejection":
         chosen = chosen.as_chain()
         _note("rejection sampling verifies chains, so the drafter drafts no branches")
+    verdict = distribution_preserving(loaded.spec, config.settings(drafted=chosen is not None))
+    if not verdict[0]:
+        _note(verdict_line(*verdict))
     name = None if chosen is None else drafter or DRAFTER
     formed = None if chosen is None else find_preset(config.preset).apply(chosen)
     return Run(loaded, formed, _with_curve(config, loaded, formed), target or TARGET, name)

@@ -99,6 +99,11 @@ def distribution_preserving(spec: TargetSpec, settings: DecodeSettings) -> tuple
     return True, "a draft is kept only where it equals the target's own step"
 
 
+def verdict_line(preserving: bool, reason: str) -> str:
+    """`distribution_preserving`'s answer as runs print it."""
+    return f"distribution_preserving: {'yes' if preserving else 'no'}, {reason}"
+
+
 def same_tokens(settings: DecodeSettings) -> bool:
     """Whether drafted decoding returns, given the seed, draft-free decoding's very tokens, not only their law."""
     return settings.verifier_in_force in ("coupled", "uncoupled")

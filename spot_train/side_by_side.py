@@ -25,6 +25,7 @@ from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
+from spot_infer.verify import verdict_line
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.cost_line import COST_LINE
 from spot_train.provenance import provenance
@@ -147,9 +148,9 @@ def _verifier_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
             "and a reduction also holds their difference in length."
         )
     for reason in sorted({row["reason"] for row in rows if not row["distribution_preserving"]}):
-        notes.append(
-            f"{DAGGER} not distribution-preserving ({reason}): its forwards are not comparable with the other rows'."
-        )
+        alone = rows[0]["distribution_preserving"]
+        said = "its forwards are not comparable with the other rows'" if alone else "the control runs under it too"
+        notes.append(f"{DAGGER} {verdict_line(False, reason)}: {said}.")
     return notes
 
 

@@ -320,6 +320,7 @@ def test_the_command_passes_a_sound_target_and_records_everything(
 ) -> None:
     assert run(["check", folder, *SMALL, "--dtype", "bfloat16", "--json", str(tmp_path / "a.json")]) == 0
     shown = capsys.readouterr().out
+    assert "distribution_preserving: yes, a draft is kept only where" in shown
     assert "a sibling replica" in shown and shown.splitlines()[-1].startswith("holds: ")
     record = json.loads((tmp_path / "a.json").read_text())
     assert (record["dtype"], record["prompts"], record["budget"], record["holds"]) == ("bfloat16", 2, 2, True)

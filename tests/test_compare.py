@@ -130,6 +130,6 @@ def test_what_a_verifier_promises_shows_in_the_row_and_in_the_table(verifier: Ve
     console = Console(record=True, width=140, file=io.StringIO())
     print_rows(console, rows)
     text = console.export_text()
-    assert ("chain\u2020" in text and "not distribution-preserving (greedy" in text) is (verifier == "greedy")
+    assert ("chain\u2020" in text and "distribution_preserving: no, greedy" in text) is (verifier == "greedy")
     assert ("outputs differ from draft-free" in text) is (verifier in ("greedy", "rejection"))
     assert "draft-free\u2020" not in text

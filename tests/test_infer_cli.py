@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from lossless_cases import run as decode_all
 from odd_drafters import HugeDrafter
 from rich.console import Console
+from small_families import save_llada
 from small_target import save_small_target
 
 from spot_infer import GenerationConfig
@@ -52,6 +53,20 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 def rows_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_an_approximate_cache_is_named_before_anything_is_decoded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_llada(tmp_path / "target")
+    (tmp_path / "prompts.jsonl").write_text('{"tokens": [5, 6, 7]}\n')
+    command = ["generate", "--target", str(tmp_path / "target"), "--input", str(tmp_path / "prompts.jsonl")]
+    command += ["--block-length", "4", "--max-new-tokens", "4", "--json"]
+    for cache, said in (("prefix", True), ("dual", True), ("none", False)):
+        assert run([*command, "--cache", cache]) == 0
+        shown = capsys.readouterr()
+        assert (f"note: distribution_preserving: no, approximate {cache} cache" in shown.err) is said
+        assert rows_of(shown.out)[0]["stats"]["distribution_preserving"] is not said
 
 
 def test_drafts_change_forwards_and_not_the_text(models: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -51,7 +51,11 @@ def test_the_page_runs_from_a_family_to_an_exported_drafter(
             runpy.run_path(arguments[0])
         else:
             assert RUN[program](arguments) == 0, line
-    drafted = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    printed = capsys.readouterr().out.strip().splitlines()
+    steps = [line.split()[1] for line in commands if line.startswith("spot-train")]
+    assert steps == ["recipe", "check", "collect", "fit", "export"]
+    assert "holds: nothing flipped" in printed
+    drafted = json.loads(printed[-1])
     arguments = shlex.split(commands[-1])[1:]
     del arguments[arguments.index("--drafter") : arguments.index("--drafter") + 2]
     assert infer_cli.run([*arguments, "--draft-free"]) == 0

@@ -17,28 +17,11 @@ from transformers.core_model_loading import Split, WeightConverter, WeightRenami
 from spot_infer.targets.family import Family, Fields
 
 _SAME = (
-    "attention_dropout",
-    "first_k_dense_replace",
-    "head_dim",
-    "hidden_act",
-    "hidden_size",
-    "initializer_range",
-    "intermediate_size",
-    "max_position_embeddings",
-    "moe_intermediate_size",
-    "n_group",
-    "norm_topk_prob",
-    "num_attention_heads",
-    "num_experts_per_tok",
-    "num_hidden_layers",
-    "num_key_value_heads",
-    "pad_token_id",
-    "rms_norm_eps",
-    "routed_scaling_factor",
-    "tie_word_embeddings",
-    "topk_group",
-    "vocab_size",
-)
+    "attention_dropout", "first_k_dense_replace", "head_dim", "hidden_act", "hidden_size", "initializer_range",
+    "intermediate_size", "max_position_embeddings", "moe_intermediate_size", "n_group", "norm_topk_prob",
+    "num_attention_heads", "num_experts_per_tok", "num_hidden_layers", "num_key_value_heads", "pad_token_id",
+    "rms_norm_eps", "routed_scaling_factor", "tie_word_embeddings", "topk_group", "vocab_size",
+)  # fmt: skip
 
 
 class LLaDA2ForCausalLM(Glm4MoeForCausalLM):

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from spot_infer.blocks import Commit, Step
 from spot_infer.targets.protocol import Target
+from spot_infer.verify import distribution_preserving, verdict_line
 from spot_train.check.decoding import RESOLUTIONS, DecodingAudit
 from spot_train.check.flips import Flip, Flips
 from spot_train.check.run import Check
@@ -29,6 +30,7 @@ def print_check(console: Console, found: Check) -> None:
         f"{len(found.subject.requests)} prompts of at most {settings.max_new_tokens} new tokens, batches of "
         f"{settings.batch_size}, drafter {found.drafter} at budget {settings.budget}",
     )
+    _say(console, verdict_line(*distribution_preserving(spec, settings)))
     console.print(structure_table(found.lines))
     if found.audits:
         console.print(decoding_table(list(found.audits.values())))
