@@ -68,6 +68,7 @@ def check(
     order = None
     if drafter is not None:
         order = load_drafter(resolve_path(drafter, Path.cwd())).to(device=subject.target.device)
+        order.check_block_length(subject.target.spec.block_length)
     with Console(stderr=True).status("check") as status:
         found = run(subject, order, bitwise or subject.bitwise, drafter or "chain", progress=status.update)
     if json_ is not None:
