@@ -2,9 +2,11 @@
 
     python tests/loading_cost.py            # all families, as a Markdown table
     python tests/loading_cost.py Dream      # one
+    python tests/loading_cost.py --dtype float32
 
 A checkpoint of the published vocabulary is written in bfloat16 to a temporary folder, loaded by `load_target` in a new
-process, every page of its weights touched, and deleted. Peak: ru_maxrss less what the process held before it loaded.
+process in bfloat16 or the dtype given, every page of its weights touched, and deleted. Peak: ru_maxrss less what the
+process held before it loaded.
 """
 
 from __future__ import annotations
@@ -52,12 +54,12 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def load(folder: Path) -> dict[str, Any]:
+def load(folder: Path, dtype: str) -> dict[str, Any]:
     """Load in this process, which has only imported, and touch every page."""
     from spot_infer import load_target
 
     before, started = peak_bytes(), time.perf_counter()
-    target: Any = load_target(folder, dtype="bfloat16", device="cpu", block_length=32, mask_id=5, stop_ids=[6])
+    target: Any = load_target(folder, dtype=dtype, device="cpu", block_length=32, mask_id=5, stop_ids=[6])
     tensors = [*target.model.parameters(), *target.model.buffers()]
     touched = sum(tensor.detach().reshape(-1)[::1024].float().sum().item() for tensor in tensors)
     seconds = time.perf_counter() - started
@@ -65,10 +67,10 @@ def load(folder: Path) -> dict[str, Any]:
     return {"seconds": seconds, "weights": weights, "peak": peak_bytes() - before, "touched": touched}
 
 
-def measure(family: str) -> dict[str, Any]:
+def measure(family: str, dtype: str = "bfloat16") -> dict[str, Any]:
     """Write, load and delete one family's checkpoint."""
     with tempfile.TemporaryDirectory(prefix="spot-loading-") as folder:
-        child = [sys.executable, __file__, "--child", family, folder]
+        child = [sys.executable, __file__, "--child", family, folder, dtype]
         subprocess.run([*child, "write"], check=True, stderr=subprocess.DEVNULL)
         size = sum(file.stat().st_size for file in Path(folder).glob("*.safetensors"))
         ran = subprocess.run([*child, "load"], check=True, capture_output=True, text=True)
@@ -78,13 +80,15 @@ def measure(family: str) -> dict[str, Any]:
 def main(arguments: list[str]) -> None:
     """The table, or one child's half of a measurement."""
     if arguments[:1] == ["--child"]:
-        _, family, folder, what = arguments
-        print(json.dumps(load(Path(folder)))) if what == "load" else write(family, Path(folder))
+        _, family, folder, dtype, what = arguments
+        print(json.dumps(load(Path(folder), dtype))) if what == "load" else write(family, Path(folder))
         return
+    dtype = arguments[1] if arguments[:1] == ["--dtype"] else "bfloat16"
+    families = arguments[2:] if arguments[:1] == ["--dtype"] else arguments
     print("| family | checkpoint, GB | weights loaded, GB | seconds | peak, GB | peak / weights |")
     print("|---|---|---|---|---|---|")
-    for family in arguments or SHAPES:
-        one = measure(family)
+    for family in families or SHAPES:
+        one = measure(family, dtype)
         sizes = [one["file"] / GIGABYTE, one["weights"] / GIGABYTE]
         print(
             f"| {family} | {sizes[0]:.2f} | {sizes[1]:.2f} | {one['seconds']:.1f} | {one['peak'] / GIGABYTE:.2f} | "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,19 @@ def test_what_loading_copies_does_not_stay_in_memory_beside_the_copies(family: s
     }
     assert sum(weight.nbytes for weight in copied.values()) > file.stat().st_size / 2
     assert resident_bytes(file) < file.stat().st_size / 4
+
+
+@pytest.mark.parametrize("before", [None, "0"])
+def test_the_environment_is_as_it_was_after_a_load(
+    before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_DEACTIVATE_ASYNC_LOAD", raising=False)
+    if before is not None:
+        monkeypatch.setenv("HF_DEACTIVATE_ASYNC_LOAD", before)
+    save_file({"one": torch.zeros(2)}, tmp_path / "model.safetensors")
+    with stored_weights(tmp_path, {}):
+        assert os.environ["HF_DEACTIVATE_ASYNC_LOAD"] == "1"
+    assert os.environ.get("HF_DEACTIVATE_ASYNC_LOAD") == before
 
 
 def test_weights_can_be_written_to_once_they_are_loaded(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
+_NO_THREADS = "HF_DEACTIVATE_ASYNC_LOAD"
+"""transformers' own switch."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ def stored_weights(folder: Path, fused: Mapping[str, Mapping[str, int]]) -> Iter
 
     While the context lasts, what must not happen is a write to a tensor read from them: once it dies, its pages are
     the file's again. Later tensors that share memory with the file are ordinary ones, and writes stay in this process.
+    transformers reads one weight after another meanwhile: its threads would cast all experts before it stacks any.
     Raises SpotError where the folder holds no such file, OSError or safetensors' error where one is damaged.
     """
     returns: list[weakref.finalize[Any, Any]] = []
@@ -91,10 +95,24 @@ def stored_weights(folder: Path, fused: Mapping[str, Mapping[str, int]]) -> Iter
             for name in [name for name in stored if whole in name]:
                 cut = stored.pop(name).rows(list(parts.values()))
                 stored |= {name.replace(whole, part): one for part, one in zip(parts, cut, strict=True)}
-        yield stored
+        with _set(_NO_THREADS, "1"):
+            yield stored
     finally:
         for one in returns:
             one.detach()
+
+
+@contextmanager
+def _set(variable: str, value: str) -> Iterator[None]:
+    """An environment variable while the context lasts."""
+    before = os.environ.get(variable)
+    os.environ[variable] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(variable)
+        if before is not None:
+            os.environ[variable] = before
 
 
 def _files(folder: Path) -> list[Path]:
