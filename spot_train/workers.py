@@ -193,12 +193,13 @@ def _watch(run: Run, plan: Plan, crew: Crew, progress: Progress | None, pending:
 
 
 def _work_here(job: Job, rank: Rank, sender: Connection) -> None:
-    """A worker process: ends at once when its driver is gone, leaves signals of the terminal to the driver."""
+    """A worker process: ends at once when its driver is gone, leaves signals of the terminal to the driver. It has one
+    thread, unless the environment says more: the bits of a matrix product depend on how many share it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, torch.get_num_threads() // rank.world))
+        torch.set_num_threads(1)
     try:
         work(job, rank)
     except Interrupted as interrupted:
