@@ -214,6 +214,17 @@ def test_the_shipped_drafters_drive_both_shipped_targets(name: str) -> None:
         assert sum(one.stats.nfe for one in drafted) < 0.6 * sum(one.stats.nfe for one in free)
 
 
+def test_the_shipped_bfloat16_drafters_drive_the_second_target_under_their_rule() -> None:
+    target = load_target("builtin:data/tiny-llada2", dtype="float64")
+    config = GenerationConfig(max_new_tokens=32, budget=8, rule=CommitRule(resolution="bfloat16"))
+    (free,) = generate(target, TEXTS[0], config)
+    for path in SHIPPED.values():
+        drafter = load_drafter(f"{path}-bf16")
+        assert drafter.rule == config.rule
+        (drafted,) = generate(target, TEXTS[0], config, drafter)
+        assert drafted.tokens == free.tokens and drafted.stats.nfe < 0.5 * free.stats.nfe
+
+
 def test_the_shipped_sibling_decodes_blocks_of_16_and_takes_no_shipped_drafter() -> None:
     sibling = load_target(REPO / "data" / "tiny-sdar-b16")
     (result,) = generate(sibling, "Add 3 and 4.", GenerationConfig(max_new_tokens=4))
