@@ -19,21 +19,28 @@ from spot_train.workers import Job, work
 _RESTARTS = 3
 
 
-class RayCrew:
-    """Workers as Ray actors. address: of a running cluster, `auto` for the one of this machine, `local` for a new one.
+def connected(address: str) -> Any:
+    """The package, connected to a cluster: by its address, `auto` for the one of this machine, `local` for a new one.
 
     Raises SpotError where Ray is not installed or no cluster answers.
     """
+    try:
+        import ray
+    except ImportError:
+        raise SpotError('--ray needs the package ray; run `pip install "spot-dlm[ray]"`') from None
+    try:
+        ray.init(address=None if address == "local" else address, log_to_driver=False)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SpotError(f"--ray {address} gives no cluster ({reason}); give its address, or local") from None
+    return ray
 
-    def __init__(self, address: str, job: Job, ranks: Sequence[Rank]) -> None:
-        self._ray = ray = _ray()
-        try:
-            ray.init(address=None if address == "local" else address, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise SpotError(
-                f"--ray {address} can't be reached ({reason}); give a cluster's address, or local"
-            ) from None
+
+class RayCrew:
+    """Workers as Ray actors. ray: the package, connected."""
+
+    def __init__(self, ray: Any, job: Job, ranks: Sequence[Rank]) -> None:
+        self._ray = ray
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
         actor = ray.remote(num_gpus=gpus, num_cpus=1, max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Worker)
         absolute = _absolute(job)
@@ -44,6 +51,8 @@ class RayCrew:
 
     @property
     def running(self) -> int:
+        if not self._waiting:
+            return 0
         done, self._waiting = self._ray.wait(self._waiting, num_returns=len(self._waiting), timeout=0)
         for reference in done:
             try:
@@ -82,11 +91,3 @@ class _Worker:
 def _absolute(job: Job) -> Job:
     """The job with an output that means the same in every working directory."""
     return replace(job, out=Path(job.out).absolute())
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise SpotError('--ray needs the package ray; run `pip install "spot-dlm[ray]"`') from None
-    return ray

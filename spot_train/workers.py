@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -203,10 +204,10 @@ def _work_here(job: Job, rank: Rank, sender: Connection) -> None:
     try:
         work(job, rank)
     except Interrupted as interrupted:
-        os._exit(interrupted.code)
+        sys.exit(interrupted.code)
     except SpotError as error:
         sender.send(str(error))
-        os._exit(2)
+        sys.exit(2)
 
 
 def _end_with_parent() -> None:
@@ -228,6 +229,7 @@ def _how_it_ended(code: int) -> str:
 
 
 def _ray_crew(address: str) -> Callable[[Job, Sequence[Rank]], Crew]:
-    from spot_train.ray_workers import RayCrew
+    """Of a cluster that answers; refused before anything is opened otherwise."""
+    from spot_train.ray_workers import RayCrew, connected
 
-    return partial(RayCrew, address)
+    return partial(RayCrew, connected(address))

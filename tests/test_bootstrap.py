@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from multiprocessing.context import ForkServerContext
@@ -33,6 +34,7 @@ from spot_train.collect import Summary, collect
 from spot_train.compare import Method
 from spot_train.prompts import Prompt
 from spot_train.provenance import weights_hash
+from spot_train.ranks import Rank
 from spot_train.recipe import Recipe
 from spot_train.shards import open_shards, shard_name
 
@@ -199,3 +201,32 @@ def test_kills_at_every_kind_of_rename_leave_no_trace(
 ) -> None:
     names = ["part-00001.zarr", "run.json", "last.ckpt", "fit.json", "lease-00002", "part-00002.zarr", "lease-00003"]
     check_kills(server, prompts, whole, tmp_path, [*names, "part-00004.zarr"])
+
+
+@pytest.mark.slow
+def test_ranks_fit_each_drafter_once_and_write_what_one_process_writes(
+    prompts: Path, whole: Path, tmp_path: Path
+) -> None:
+    fitted: list[int] = []
+
+    class Fits:
+        def started(self, plan: object) -> None:
+            """Nothing to do."""
+
+        def fitting(self, lease: int) -> None:
+            fitted.append(lease)
+
+        def advanced(self, tally: object) -> None:
+            """Nothing to do."""
+
+    def ranked(number: int) -> None:
+        rank = Rank(number, 2, job="job")
+        collect(bootstrap_recipe(prompts), tmp_path, fake_target(), Fits(), bootstrap=True, rank=rank)
+
+    threads = [threading.Thread(target=ranked, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(fitted) == [2, 3]
+    assert folder_bytes(tmp_path) == folder_bytes(whole)
