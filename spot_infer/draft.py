@@ -6,12 +6,13 @@ best-first search, because a child's mass never exceeds its parent's. In a merge
 over its kept parents, so the kept set is chosen again from the root after every level. Where drafting has a price, a
 state is kept only if it can be worth a replica, and scored only if what lies below it can be worth the scoring. A state
 that ends the request is left out: a forward over it tells nothing, and its mass would crowd out what comes before it.
+Where one network call answers for all states, levels save nothing: states are scored as they are kept, in one pass.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ Hypotheses = Sequence[Sequence[tuple[int, float]]]
 _Key = int | tuple[int, ...]
 """A state while it is searched: its options as bits where orders merge, in order where they do not. A round touches
 hundreds of states and keeps a few, which alone become sets of commits."""
+_AHEAD = 7
+"""Candidates that a search of one call asks for beside the state that it needs: several take hardly longer than one."""
 
 
 def search(
@@ -49,15 +52,12 @@ def search(
         _Search(context, options, merged, range(len(options)) if orders is None else orders[index], width, one_call)
         for index, (context, options) in enumerate(zip(contexts, hypotheses, strict=True))
     ]
-    while True:
-        work = [(index, key) for index, one in enumerate(searches) for key in one.unexpanded()]
-        if not work:
-            return [one.graph() for one in searches]
+    asking = [one.as_kept() if one_call else one.by_level() for one in searches]
+    while work := [(index, key) for index, one in enumerate(asking) for key in next(one, ())]:
         queries = [searches[index].query(index, key) for index, key in work]
         for (index, key), scores in zip(work, score(queries), strict=True):
             searches[index].expand(key, scores)
-        for index in {index for index, _ in work}:
-            searches[index].select()
+    return [one.graph() for one in searches]
 
 
 class _Search:
@@ -75,7 +75,6 @@ class _Search:
     ) -> None:
         self.context = context
         self.one_call = one_call
-        self.next_call = 0.0 if one_call else context.price.call
         self.width = context.budget if width is None else width
         self.merged = merged
         self.table_slots: list[int] = context.tables[0].slots.tolist()
@@ -95,7 +94,7 @@ class _Search:
         self.edges: dict[_Key, list[tuple[_Key, int, float]]] = {}
         self.kept: dict[_Key, float] = {}
         self.states_scored = 0
-        self.levels = 0
+        self.asked = 0
         if context.budget < 1 or self.deepest < 1:
             self.edges[self.root] = []
 
@@ -105,7 +104,23 @@ class _Search:
         slots = tuple(slot for slot in self.table_slots if filled >> slot & 1)
         return index, slots, len(slots)
 
-    def unexpanded(self) -> list[_Key]:
+    def by_level(self) -> Iterator[list[_Key]]:
+        """Ask for all unexpanded kept states at once, and choose what is kept again from the root: the least calls."""
+        while keys := self._unexpanded():
+            self.asked += 1
+            yield keys
+            for _ in self._select():
+                raise AssertionError("a level's states are expanded before it is chosen from")
+
+    def as_kept(self) -> Iterator[list[_Key]]:
+        """Ask for a state when it is kept, and for those that are likely next: one choice, which is the one that levels
+        come to, since a state's children matter only once it is kept."""
+        if self.root not in self.edges:
+            self.asked += 1
+            yield [self.root]
+            yield from self._select()
+
+    def _unexpanded(self) -> list[_Key]:
         """Kept states whose children are unknown, could still be kept and could be worth their scoring.
 
         A state's children weigh no more than the state, and theirs no more than they do, so what one level can't earn
@@ -116,15 +131,8 @@ class _Search:
         price = self.context.price
         full = len(self.kept) >= self.context.budget
         smallest = min(self.kept.values(), default=0.0) if full else -1.0
-        found = {
-            key: mass
-            for key, mass in self.kept.items()
-            if key not in self.edges
-            and mass > smallest
-            and mass >= price.state
-            and self.filled[key].bit_count() < self.deepest
-        }
-        return list(found) if sum(found.values()) >= self.next_call + price.state * len(found) else []
+        found = {key: mass for key, mass in self.kept.items() if mass > smallest and self._worth_asking(key, mass)}
+        return list(found) if sum(found.values()) >= price.call + price.state * len(found) else []
 
     def expand(self, key: _Key, scores: NDArray[np.float64]) -> None:
         """Add a state's children, the heaviest first, from the probabilities of its slots."""
@@ -146,15 +154,17 @@ class _Search:
 
     def _ends(self, key: _Key, filled: int) -> bool:
         """Whether the state ends the request."""
-        return any(
-            needed & filled == needed
-            and (option is None or (bool(key >> option & 1) if isinstance(key, int) else option in key))
-            for needed, option in self.endings
-        )
+        for needed, option in self.endings:
+            if needed & filled != needed:
+                return False
+            if option is None or (key >> option & 1 if isinstance(key, int) else option in key):
+                return True
+        return False
 
-    def select(self) -> None:
-        """Keep the best states again: add the heaviest reachable candidate until the budget or the floor is met."""
-        self.levels += 1
+    def _select(self) -> Iterator[list[_Key]]:
+        """Choose the best states from the root: add the heaviest reachable candidate until the budget or the floor is
+        met. In a search of one call, ask for what has to be known on the way."""
+        context = self.context
         mass: dict[_Key, float] = {}
         kept: dict[_Key, float] = {}
         heap: list[tuple[float, int, _Key]] = []
@@ -178,20 +188,28 @@ class _Search:
                         heapq.heappush(heap, (-mass[child], order.setdefault(child, len(order)), child))
 
         spread(self.root, 1.0)
-        while heap and len(kept) < self.context.budget:
+        while heap and len(kept) < context.budget:
             negative, _, key = heapq.heappop(heap)
             if key in kept or -negative != mass[key]:
                 continue
-            if mass[key] < max(self.context.floor, self.context.price.floor(len(kept))):
+            if mass[key] < max(context.floor, context.price.floor(len(kept))):
                 break
             kept[key] = mass[key]
+            if self.one_call and len(kept) < context.budget and self._worth_asking(key, mass[key]):
+                ahead = (one for at, _, one in heapq.nsmallest(_AHEAD, heap) if -at == mass[one] and one not in kept)
+                yield [key, *(one for one in ahead if self._worth_asking(one, mass[one]))]
             spread(key, mass[key])
         self.kept = kept
 
+    def _worth_asking(self, key: _Key, mass: float) -> bool:
+        """Whether a state's children are unknown, could be kept and could be worth the scoring."""
+        return (
+            key not in self.edges and mass >= self.context.price.state and self.filled[key].bit_count() < self.deepest
+        )
+
     def graph(self) -> DraftGraph:
         """The kept states as a graph; a state is added under its first kept parent."""
-        calls = min(self.levels, 1) if self.one_call else self.levels
-        graph = DraftGraph(merged=self.merged, calls=calls, states_scored=self.states_scored)
+        graph = DraftGraph(merged=self.merged, calls=self.asked, states_scored=self.states_scored)
         node_of = {self.root: 0}
         waiting = [self.root]
         while waiting:

@@ -103,6 +103,26 @@ def test_level_batched_tree_search_equals_sequential_best_first(slots, budget, s
     assert graph.calls == score.calls <= slots
 
 
+@given(
+    st.integers(1, 7),
+    st.integers(0, 20),
+    st.integers(0, 10**6),
+    st.sampled_from([0.0, 0.02]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_scoring_states_as_they_are_kept_drafts_what_levels_draft(slots, budget, seed, floor, merged, completes):
+    contexts = [replace(context(slots, budget + n, floor, completes=completes), request=n) for n in range(2)]
+    pairs = [options(one, seed) for one in contexts]
+    levels = search(contexts, PrefixScore(contexts, seed), pairs, merged)
+    kept = search(contexts, PrefixScore(contexts, seed), pairs, merged, one_call=True)
+    for left, right in zip(levels, kept, strict=True):
+        assert left.keys == right.keys
+        np.testing.assert_allclose(left.masses, right.masses, rtol=1e-12)
+        assert right.calls == min(left.calls, 1)
+
+
 def expected_accepted(graph_sets: set[frozenset], one: DraftContext, law, pairs) -> float:  # type: ignore[no-untyped-def]
     """Expected number of accepted drafts if the drafter's own law were the target's: the sum of reachable masses."""
     mass = {frozenset(): 1.0}
@@ -226,7 +246,7 @@ def test_levels_that_cost_no_call_are_not_weighed_against_one():
     assert score.calls == dear.calls == 1 and {len(commits) for commits in dear.commits} == {0, 1}
     (free,) = search([one], score, [options(one, 1)], one_call=True)
     (every,) = search([context(6, 12)], score, [options(one, 1)])
-    assert free.calls == 1 and free.keys == every.keys and every.calls > 2
+    assert free.calls == 1 and free.keys == every.keys and len(free) == 12 and every.calls > 2
 
 
 def test_an_empty_budget_or_a_single_masked_slot_drafts_nothing():

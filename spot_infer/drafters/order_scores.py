@@ -57,8 +57,8 @@ class StaleInputs:
         filled = self.filled[contexts]
         path_rows = np.repeat(np.arange(len(queries)), [len(path) for _, path, _ in queries])
         filled[path_rows, [slot for _, path, _ in queries for slot in path]] = True
-        valid = self.valid[contexts, :width]
-        return contexts, width, np.take_along_axis(filled, self.slot[contexts, :width], axis=1) & valid
+        places = np.arange(len(queries))[:, None]
+        return contexts, width, filled[places, self.slot[contexts, :width]] & self.valid[contexts, :width]
 
     def chunks(self, contexts: Sequence[int], most: int | None) -> list[list[int]]:
         """Indices into `contexts`, shortest tables first, `most` at a time (None for what suits the device)."""
