@@ -12,7 +12,12 @@ from typing import Any
 _RUNTIME = ("torch", "numpy", "safetensors", "transformers", "tokenizers", "huggingface_hub", "rich", "typer")
 _TOOLKIT = ("lightning", "torchmetrics", "datasets", "zarr", "pydantic")
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HUB_OFFLINE")
-_PACKAGED = ("data/tiny-sdar", "data/tiny-sdar-drafter", "data/tiny-sdar-drafter-bf16")
+_PACKAGED = (
+    "data/tiny-sdar",
+    "data/tiny-sdar-drafter",
+    "data/tiny-sdar-drafter-bf16",
+    "data/tiny-sdar-drafter-one-call",
+)
 
 
 def environment() -> dict[str, Any]:
