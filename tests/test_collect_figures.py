@@ -8,12 +8,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
 
-from spot_train.collect import collect, load_recipe_target
+from spot_infer.decode import decode
+from spot_train.collect import collect, decode_settings, load_recipe_target, shared_attributes
+from spot_train.collect_methods import named_method
+from spot_train.compare import settings_of
+from spot_train.leases import Forwards, decode_lease, lease_requests, split_leases
+from spot_train.prompts import Prompt, load_prompts
 from spot_train.recipe import Recipe, load_recipe
+from spot_train.shard_files import StoredTrajectory, write_shard
 
 pytestmark = pytest.mark.figures
 
@@ -55,6 +62,41 @@ def test_throughput_by_batch_size(threads: int, tmp_path: Path) -> None:
         )
     torch.set_num_threads(before)
     assert max(rates.values()) > rates[1]
+
+
+def test_recording_adds_little_to_drafted_decoding(tmp_path: Path) -> None:
+    """CPU time in pairs, four prompts each and in turns first; a shard's writing apart, since its part depends on the
+    lease."""
+    recipe = tiny_recipe(4, 4)
+    target = load_recipe_target(recipe)
+    method = named_method(recipe, target, "builtin:data/tiny-sdar-drafter", None, None)
+    prompts, report = load_prompts(recipe, target)
+    settings = decode_settings(recipe)
+
+    def decoded(lease: list[Prompt]) -> list[object]:
+        return list(decode(target, lease_requests(lease, 0), settings_of(method, settings), method.drafter))
+
+    def recorded(lease: list[Prompt]) -> list[StoredTrajectory]:
+        return [stored for _, stored, _ in decode_lease(target, lease, settings, method, 0, Forwards())]
+
+    leases = split_leases(prompts, 4)[:10]
+    stored = recorded(leases[0])
+    shares = []
+    for index, lease in enumerate(leases):
+        spent = {}
+        for way in (decoded, recorded) if index % 2 else (recorded, decoded):
+            before = time.process_time()
+            way(lease)  # type: ignore[operator]
+            spent[way] = time.process_time() - before
+        shares.append(spent[recorded] / spent[decoded] - 1)
+    extremes = f"{min(shares):+.1%} .. {max(shares):+.1%}"
+    print(f"recording adds {median(shares):+.1%} (median of {len(shares)} pairs, {extremes})")
+    attributes = {**shared_attributes(recipe, target, report), "lease": {"index": 0}}
+    for times in (1, 16):
+        before = time.process_time()
+        write_shard(tmp_path / f"{times}.zarr", stored * times, attributes)
+        print(f"writing {4 * times} trajectories: {time.process_time() - before:.2f} s")
+    assert median(shares) < 0.05
 
 
 def test_throughput_by_workers(tmp_path: Path) -> None:
