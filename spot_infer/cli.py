@@ -50,8 +50,10 @@ def generate(
     dtype: Annotated[str, _option(_WHERE, "auto, float32, bfloat16, float16 or float64.")] = "auto",
     device: Annotated[str | None, _option(_WHERE, "cpu, cuda, cuda:1, ...")] = None,
     revision: Annotated[str | None, _option(_WHERE, "Of the target on the hub.")] = None,
-    block_length: Annotated[int | None, _option(_WHERE, "Slots a block, for the config's own.", min=1)] = None,
-    mask_id: Annotated[int | None, _option(_WHERE, "Mask token, for the files' own.", min=0)] = None,
+    block_length: Annotated[
+        int | None, _option(_WHERE, "Slots a block; default the config's, else its family's.", min=1)
+    ] = None,
+    mask_id: Annotated[int | None, _option(_WHERE, "The mask token; default what the files name.", min=0)] = None,
     cache: Annotated[str | None, _option(_WHERE, "Under full attention: none, prefix or dual.")] = None,
     chat_template: Annotated[str | None, _option(_WHERE, "Jinja, or a file of it.")] = None,
     device_map: Annotated[str | None, _option(_WHERE, "Spread by transformers: auto.")] = None,

@@ -14,9 +14,9 @@ SetOption = Annotated[
 SplitOption = Annotated[str, typer.Option(help="heldout, train or all.")]
 BlockLengthOption = Annotated[
     int | None,
-    typer.Option(min=1, help="Slots a block, in place of what the target's config or its family names."),
+    typer.Option(min=1, help="Slots a block; default what the target's config names, else its family."),
 ]
 MaskOption = Annotated[
-    int | None, typer.Option("--mask-id", min=0, help="Mask token, in place of what the target's files name.")
+    int | None, typer.Option("--mask-id", min=0, help="The mask token; default what the target's files name.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
