@@ -17,6 +17,7 @@ _PACKAGED = (
     "data/tiny-sdar-drafter",
     "data/tiny-sdar-drafter-bf16",
     "data/tiny-sdar-drafter-one-call",
+    "data/tiny-sdar-drafter-one-call-bf16",
 )
 
 
