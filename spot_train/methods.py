@@ -61,7 +61,7 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
         "cross_block": (bool,),
     },
     "confidence_tree": {"merged": (bool,), "runner_up_below": (int, float), "drawn_confidence": (bool,)},
-    "trajectory_tree": {"width": (int,), "depth": (int,), "drawn_confidence": (bool,)},
+    "trajectory_tree": {"width": (int,), "depth": (int, type(None)), "drawn_confidence": (bool,)},
     "calibrated_graph": {"prune_below": (int, float), "drawn_confidence": (bool,)},
     "spot": {"merged": (bool,), "tau": (int, float), "runner_up_below": (int, float), "chain": (bool,)},
     "position_oracle": {},

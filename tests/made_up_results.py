@@ -7,6 +7,7 @@ from typing import Any
 from spot_infer.transition import CommitRule
 from spot_train.results import Cell, Curve, PerPrompt, Row
 
+COARSE = CommitRule(resolution="bfloat16").to_dict()
 _PROVENANCE = {"argv": ["spot-train", "bench", "main"], "git": None, "versions": {"torch": "0"}}
 
 

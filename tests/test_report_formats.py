@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_up_results import cell, made_up_rows, real_cell
+from made_up_results import COARSE, cell, made_up_rows, real_cell
 from rich.console import Console
 
 from spot_train.report.document import Report, Section, Table, Value, texts
@@ -143,8 +143,9 @@ def test_spanning_headers_cover_all_columns_and_stand_in_front_of_markdown_names
         for table in section.tables:
             assert not table.groups or sum(span for _, span in table.groups) == len(table.columns)
             assert all(len(row) == len(table.columns) for row in table.rows)
-    report = build_report([cell()])
-    assert "rule float32 NFE" in render_markdown(report)
+    one, both = (render_markdown(build_report(rows)) for rows in ([cell()], [cell(), cell(rule=COARSE)]))
+    assert "replayed; rule float32**" in one and "| NFE |" in one
+    assert "| rule float32: NFE |" in both
 
 
 def test_dropping_empty_columns_keeps_the_headers_over_their_columns():

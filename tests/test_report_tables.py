@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from made_up_results import cell, curve, made_up_rows, real_cell
+from made_up_results import COARSE, cell, curve, made_up_rows, real_cell
 
 from spot_infer.errors import SpotError
-from spot_infer.transition import CommitRule
 from spot_train.report.document import Section, Table
 from spot_train.report.sections import build_report
-
-COARSE = CommitRule(resolution="bfloat16").to_dict()
 
 
 def section(rows, name="main") -> Section:
@@ -86,8 +83,7 @@ def test_both_rules_stand_side_by_side_and_replay_has_no_throughput():
     assert column(real, "throughput", "float32") == ["0.40x"]
     assert column(real, "throughput", "bfloat16") == ["0.55x"]
     assert column(real, "reduction (95%)", "float32") == ["2.35x (2.00–2.70)"]
-    assert column(replayed, "throughput", "float32") == ["–"]
-    assert column(replayed, "identical", "float32") == ["–"]
+    assert not {"throughput", "identical"} & set(replayed.columns)
 
 
 def test_identical_outputs_are_a_count_and_differences_name_their_largest_gap():

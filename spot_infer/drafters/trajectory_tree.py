@@ -1,8 +1,8 @@
 """The published trajectory tree (BlockSpec, Pan et al. 2025): several first commits, one continuation of each.
 
 `width` branches leave the root, the k-th with the k-th most confident slot; below that every branch goes on with the
-most confident slot it has not filled, down to `depth` states. Two branches that reach one state share it. Sources
-settle the default of 2 by 2; its joint trees over two blocks are not drafted here.
+most confident slot it has not filled, down to `depth` states. Two branches that reach one state share it. The published
+shape is 2 by 2; its joint trees over two blocks are not drafted here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spot_infer.transition import CommitRule
 
 
 class TrajectoryTreeDrafter:
-    """Drafts `width` branches of `depth` states, level by level while the budget lasts.
+    """Drafts `width` branches of `depth` states (None: to the block's end), level by level while the budget lasts.
 
     A state's mass is the product of its tokens' stale probabilities: the published rule gives orders none. Under a
     rule that commits q slots a step, branch k begins with the q - 1 most confident slots and the (q - 1 + k)-th.
@@ -26,9 +26,14 @@ class TrajectoryTreeDrafter:
     """
 
     def __init__(
-        self, rule: CommitRule | None = None, width: int = 2, depth: int = 2, *, drawn_confidence: bool = False
+        self,
+        rule: CommitRule | None = None,
+        width: int = 2,
+        depth: int | None = None,
+        *,
+        drawn_confidence: bool = False,
     ) -> None:
-        if width < 1 or depth < 1:
+        if width < 1 or (depth is not None and depth < 1):
             raise SpotError(f"trajectory_tree has width {width} and depth {depth}; use at least 1 of each")
         self.rule = rule or CommitRule()
         self.width = width
@@ -48,7 +53,8 @@ class TrajectoryTreeDrafter:
         per_step = slots_per_step(self.rule)
         graph = DraftGraph()
         branches = [(0, branch) for branch in self._branches(commits, per_step)]
-        for level in range(min(self.depth, -(-len(commits) // per_step))):
+        deepest = -(-len(commits) // per_step)
+        for level in range(deepest if self.depth is None else min(self.depth, deepest)):
             if min((level + 1) * per_step, len(commits)) > context.room:
                 break
             grown: list[tuple[int, list[tuple[Commit, float]]]] = []

@@ -16,6 +16,8 @@ from spot_train.bench.plan import DRAFT_FREE, Condition, Wanted, options
 STOPS = (False, True)
 CHAIN_DEPTH = 4
 """The published chain's depth (paper D.4)."""
+TREE_DEPTH = 2
+"""The published trajectory tree's depth, of two branches."""
 
 
 def counted(materials: Materials, target: str, rule: CommitRule, **changes: Any) -> Condition:
@@ -67,13 +69,16 @@ def places(materials: Materials, both: bool = False) -> Iterator[tuple[str, Comm
 def untrained(suite: str, budgets: Sequence[int]) -> list[Wanted]:
     """The methods without training or calibration: chains and trajectory trees in their published shape, which does
     not grow with the budget, and in the shape that uses all of it."""
-    published = options(depth=CHAIN_DEPTH)
+    published = {"chain": options(depth=CHAIN_DEPTH), "trajectory_tree": options(depth=TREE_DEPTH)}
     return [
         Wanted(suite, DRAFT_FREE),
-        *(Wanted(suite, "chain", budget, shape) for shape in (published, ()) for budget in budgets),
         *(Wanted(suite, "confidence_tree", budget) for budget in budgets),
-        *(Wanted(suite, "trajectory_tree", budget) for budget in budgets),
-        *(Wanted(suite, "trajectory_tree", budget, options(depth=max(2, budget // 2))) for budget in budgets),
+        *(
+            Wanted(suite, name, budget, shape)
+            for name in published
+            for shape in (published[name], ())
+            for budget in budgets
+        ),
     ]
 
 

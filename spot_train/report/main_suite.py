@@ -88,7 +88,7 @@ def main_tables(pools: Sequence[Pooled], name: Name) -> list[Table]:
         block=lambda one: one.first.budget,
         best=lowest,
     )
-    return tables_by_setting(by_budget(pools), layout)
+    return [table.without_empty_columns(ABSENT) for table in tables_by_setting(by_budget(pools), layout)]
 
 
 def oracle(cells: Sequence[Cell]) -> Content:

@@ -25,12 +25,13 @@ def escape(text: str) -> str:
 
 
 def render_table(table: Table) -> str:
-    """A pipe table; spanning headers go in front of their columns' names, since pipe tables have none."""
+    """A pipe table; spanning headers go in front of their columns' names, since pipe tables have none. One that spans
+    all columns but the names is left to `table_title`."""
     names = list(table.columns)
     first = 0
     for text, span in table.groups:
-        for index in range(first, first + span):
-            names[index] = f"{text} {names[index]}".strip()
+        for index in range(first, first + span) if text and text != _spanning(table) else ():
+            names[index] = f"{text}: {names[index]}"
         first += span
     rule = "|".join([" --- ", *[" ---: "] * (len(names) - 1)])
     lines = [f"| {' | '.join(map(escape, names))} |", f"|{rule}|"]
@@ -38,10 +39,21 @@ def render_table(table: Table) -> str:
     return "\n".join(lines)
 
 
+def table_title(table: Table) -> str:
+    """The table's title, with the spanning header that all its figures stand under."""
+    return f"{table.title}; {text}" if (text := _spanning(table)) else table.title
+
+
+def _spanning(table: Table) -> str:
+    """The only spanning header there is, or nothing."""
+    headers = [text for text, _ in table.groups if text]
+    return headers[0] if len(headers) == 1 else ""
+
+
 def _section(section: Section, folder: str) -> list[str]:
     parts = [f"## {escape(section.title)}", escape(section.opening)]
     for table in section.tables:
-        parts += [f"**{escape(table.title)}**", render_table(table)]
+        parts += [f"**{escape(table_title(table))}**", render_table(table)]
     parts += [_picture(plot, folder) for plot in section.plots]
     parts += [escape(note) for note in section.notes]
     return parts + [_code(command) for command in section.commands]

@@ -63,14 +63,14 @@ def temperature(cells: Sequence[Cell]) -> Content:
         REDUCTION_LABEL,
         _temperature,
         _reduction,
-        line=lambda one: f"{one.first.verifier}, D {one.first.budget}",
+        line=lambda one: f"{name(one)}, D {one.first.budget}",
         apart=lambda one: f"{one.first.method}, {_rule(one)}",
     )
     drift = replace(
         reduction,
         y_label="share of commits that are the target's argmax",
         y=lambda one: one.mean("argmax_fraction"),
-        line=lambda one: name(one) if one.first.method == DRAFT_FREE else f"{name(one)}, D {one.first.budget}",
+        line=lambda one: name(one) if one.first.method == DRAFT_FREE else reduction.line(one),
         apart=_rule,
     )
     beside = ("temperature",)
@@ -149,10 +149,16 @@ def block(cells: Sequence[Cell]) -> Content:
 def _by_size(suite: str, cells: Sequence[Cell], size: str, unit: str, label: str) -> Content:
     pools = sorted(in_order(pool_seeds(cells)), key=lambda one: (getattr(one.first, size), one.first.budget))
     name = variant_namer(pools)
+    several = len({one.first.target for one in pools}) > 1
+
+    def sized(one: Pooled) -> str:
+        on = f" on {one.first.target}" if several else ""
+        return f"{getattr(one.first, size)} {unit}{on}, {_rule(one)}"
+
     layout = Layout(
         row_names=("method", "D"),
         row=lambda one: (name(one), budget_name(one)),
-        group=lambda one: f"{getattr(one.first, size)} {unit}, {_rule(one)}",
+        group=sized,
         measures=(measures.NFE, measures.PLAIN_REDUCTION, measures.THROUGHPUT),
         block=lambda one: one.first.budget,
         best=lowest,
