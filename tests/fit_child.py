@@ -1,14 +1,11 @@
-"""A small training run in a process of its own, to be killed. Arguments: output folder, rename delay (s), epochs."""
+"""A small training run, and the same in a process of its own, to be killed."""
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 from fake_trajectories import fake_trajectories
@@ -27,8 +24,8 @@ def train(out: Path, epochs: int, progress: bool = False) -> Path:
     return fit(section, fake_trajectories(count=4, seed=1), fake_trajectories(count=2, seed=2), out, progress=progress)
 
 
-def main() -> None:
-    out, delay_s, epochs = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+def killable_train(out: Path, delay_s: float, epochs: int) -> None:
+    """Runs in a child process, with every rename late by `delay_s`; touches `started` beside `out` before it trains."""
     torch.set_num_threads(1)
     rename = os.replace
 
@@ -40,7 +37,3 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     (out.parent / "started").touch()
     train(out, epochs)
-
-
-if __name__ == "__main__":
-    main()

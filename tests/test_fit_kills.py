@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fit_child import train
+from collecting import child_server
+from fit_child import killable_train, train
 from lightning.pytorch.callbacks import Callback
 
 from spot_train import fit as fit_module
@@ -22,39 +23,47 @@ from spot_train.output_lock import Interrupted
 DELAY_S = 0.2
 
 
-def run_and_kill(out: Path, epochs: int, between_write_and_rename: bool, generator: random.Random) -> bool:
+@pytest.fixture(scope="module")
+def server() -> Iterator[ForkServerContext]:
+    with child_server("fit_child") as context:
+        yield context
+
+
+def run_and_kill(
+    server: ForkServerContext, out: Path, epochs: int, between_write_and_rename: bool, generator: random.Random
+) -> bool:
     """Start or resume the run and kill it; returns whether it was killed before it ended."""
     started = out.parent / "started"
     started.unlink(missing_ok=True)
-    script = str(Path(__file__).with_name("fit_child.py"))
-    child = subprocess.Popen([sys.executable, script, str(out), str(DELAY_S), str(epochs)])
+    child = server.Process(target=killable_train, args=(out, DELAY_S, epochs))
+    child.start()
     try:
-        while not started.exists() and child.poll() is None:
+        while not started.exists() and child.is_alive():
             time.sleep(0.01)
         renames_left = generator.randint(1, 3)
         deadline = time.monotonic() + generator.uniform(0.2, 2.0)
         seen = False
-        while child.poll() is None:
+        while child.is_alive():
             partial = out.exists() and any(out.glob("*.partial"))
             renames_left -= partial and not seen
             seen = partial
             if (renames_left == 0 and partial) if between_write_and_rename else time.monotonic() > deadline:
                 break
             time.sleep(0.005)
-        return child.poll() is None
+        return child.is_alive()
     finally:
         child.kill()
-        child.wait()
+        child.join()
 
 
-def check_kills(tmp_path: Path, kills: int) -> None:
+def check_kills(server: ForkServerContext, tmp_path: Path, kills: int) -> None:
     epochs = 2 * kills
     whole = train(tmp_path / "whole", epochs)
     generator = random.Random(0)
     out = tmp_path / "killed" / "run"
     killed = 0
     for attempt in range(kills):
-        if not run_and_kill(out, epochs, attempt % 2 == 0, generator):
+        if not run_and_kill(server, out, epochs, attempt % 2 == 0, generator):
             break
         killed += 1
     assert killed == kills, "the run ended before it was killed often enough"
@@ -86,10 +95,10 @@ def test_a_signal_saves_the_step_in_hand(tmp_path: Path, number: signal.Signals)
     assert all(torch.equal(left[name], right[name]) for name in right)
 
 
-def test_three_kills_leave_no_trace(tmp_path: Path) -> None:
-    check_kills(tmp_path, 3)
+def test_three_kills_leave_no_trace(server: ForkServerContext, tmp_path: Path) -> None:
+    check_kills(server, tmp_path, 3)
 
 
 @pytest.mark.slow
-def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
-    check_kills(tmp_path, 20)
+def test_twenty_kills_leave_no_trace(server: ForkServerContext, tmp_path: Path) -> None:
+    check_kills(server, tmp_path, 20)
