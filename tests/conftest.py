@@ -10,6 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from collecting import collect_fake, write_prompts
 from hypothesis import HealthCheck, settings
 
 torch.set_num_threads(1)
@@ -54,3 +55,17 @@ def task_files() -> Path:
     if not folder.is_dir():
         pytest.skip("the official task files are not beside this repository")
     return folder
+
+
+@pytest.fixture(scope="session")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prompts file for the fake target, not to be changed."""
+    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl")
+
+
+@pytest.fixture(scope="session")
+def whole(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process collects of them draft-free, not to be changed."""
+    out = tmp_path_factory.mktemp("whole")
+    collect_fake(prompts, out)
+    return out

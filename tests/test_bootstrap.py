@@ -20,7 +20,6 @@ from collecting import (
     fake_target,
     folder_bytes,
     small_recipe,
-    write_prompts,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,11 +56,6 @@ def bootstrap_recipe(pool: Path, **sections: dict[str, object]) -> Recipe:
 
 def bootstrap_fake(pool: Path, out: Path, method: Method = Method("draft-free")) -> Summary:  # noqa: B008
     return collect(bootstrap_recipe(pool), out, fake_target(), method=method, bootstrap=True)
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl")
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,6 @@ from collecting import (
     fake_target,
     folder_bytes,
     small_recipe,
-    write_prompts,
 )
 from small_target import save_small_target
 
@@ -36,19 +35,6 @@ from spot_train.output_lock import Interrupted, output_lock
 from spot_train.shards import open_shards, read_trajectories, shard_name, verify_shards
 
 ALL_SHARDS = -(-PROMPTS // LEASE)
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl")
-
-
-@pytest.fixture(scope="module")
-def whole(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished collection, not to be changed."""
-    out = tmp_path_factory.mktemp("whole")
-    collect_fake(prompts, out)
-    return out
 
 
 def test_every_prompt_is_recorded_as_the_decoder_decoded_it(prompts: Path, whole: Path) -> None:

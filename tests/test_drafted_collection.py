@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collecting import LEASE, PROMPTS, collect_fake, fake_target, folder_bytes, small_recipe, write_prompts
+from collecting import LEASE, PROMPTS, collect_fake, fake_target, folder_bytes, small_recipe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossless_cases import Case, cases, make_drafter
@@ -33,19 +33,6 @@ from spot_train.prompts import load_prompts
 from spot_train.recording import decoded_trajectories
 from spot_train.shards import open_shards, shard_name
 from spot_train.trajectory import Trajectory
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl")
-
-
-@pytest.fixture(scope="module")
-def draft_free(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished draft-free collection, not to be changed."""
-    out = tmp_path_factory.mktemp("draft-free")
-    collect_fake(prompts, out)
-    return out
 
 
 def chain(boundary: str = "separate", budget: int = 8) -> Method:
@@ -113,9 +100,7 @@ def test_a_drafted_set_holds_the_draft_free_arrays(
     assert sum(shard["lease"]["nfe"] for shard in leases.values()) == drafted.recorded.nfe
 
 
-def test_draft_free_and_drafted_leases_lie_in_one_set_and_say_so(
-    prompts: Path, draft_free: Path, tmp_path: Path
-) -> None:
+def test_draft_free_and_drafted_leases_lie_in_one_set_and_say_so(prompts: Path, whole: Path, tmp_path: Path) -> None:
     collect_fake(prompts, tmp_path)
     for index in (1, 3):
         (tmp_path / shard_name(index) / "zarr.json").unlink()
@@ -125,7 +110,7 @@ def test_draft_free_and_drafted_leases_lie_in_one_set_and_say_so(
     names = {name: shard["lease"]["method"]["name"] for name, shard in open_shards(tmp_path).manifest["shards"].items()}
     assert Counter(names.values()) == {"draft-free": len(names) - 2, "chain": 2}
     assert names[shard_name(1)] == names[shard_name(3)] == "chain"
-    pairs = zip(open_shards(tmp_path).trajectories(), open_shards(draft_free).trajectories(), strict=True)
+    pairs = zip(open_shards(tmp_path).trajectories(), open_shards(whole).trajectories(), strict=True)
     for one, other in pairs:
         assert_same(one, other, exact=True)
     assert collect(small_recipe(prompts), tmp_path, fake_target()).plan.methods == {"draft-free": 3, "chain D8": 2}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from collecting import LEASE, PROMPTS, collect_fake, fake_target, folder_bytes, small_recipe, write_prompts
+from collecting import LEASE, PROMPTS, collect_fake, fake_target, folder_bytes, small_recipe
 from fake_dlm import FakeTarget
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,19 +23,6 @@ from spot_train.shards import open_shards, shard_name
 from spot_train.workers import Job, collect_with_workers
 
 LEASES = -(-PROMPTS // LEASE)
-
-
-@pytest.fixture(scope="module")
-def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_prompts(tmp_path_factory.mktemp("prompts") / "prompts.jsonl")
-
-
-@pytest.fixture(scope="module")
-def whole(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process collects."""
-    out = tmp_path_factory.mktemp("whole")
-    collect_fake(prompts, out)
-    return out
 
 
 def fake_of(recipe: Recipe) -> FakeTarget:
