@@ -78,7 +78,7 @@ def test_an_oracle_of_another_rule_budget_or_setting_is_not_compared():
 
 def test_both_rules_stand_side_by_side_and_replay_has_no_throughput():
     rows = [real_cell(), real_cell(rule=COARSE, throughput_ratio=0.55), cell()]
-    real, replayed = [one for one in section(rows).tables if one.title.startswith("tiny")]
+    replayed, real = [one for one in section(rows).tables if one.title.startswith("tiny")]
     assert [text for text, _ in real.groups] == ["", "rule float32", "rule bfloat16"]
     assert column(real, "throughput", "float32") == ["0.40x"]
     assert column(real, "throughput", "bfloat16") == ["0.55x"]

@@ -38,8 +38,14 @@ class Curves:
 
 
 def in_order(pools: Iterable[Pooled]) -> list[Pooled]:
-    """By method, untrained ones first and oracles last; within a method by budget."""
-    return sorted(pools, key=lambda one: (method_rank(one.first.method), one.first.budget))
+    """By method, untrained ones first and oracles last; within a method by budget, then by setting, so that settings
+    stand in one order whichever was measured first."""
+
+    def place(one: Pooled) -> tuple[float, ...]:
+        cell = one.first
+        return method_rank(cell.method), cell.budget, cell.temperature, cell.ignore_stop, cell.mode == "real", -cell.n
+
+    return sorted(pools, key=place)
 
 
 def by_budget(pools: Iterable[Pooled]) -> list[Pooled]:
