@@ -43,7 +43,7 @@ def change_columns(
     slot = tables.slot.astype(np.int64)
     present, log_odds, ranks, best = _dense(before, length, (before.log_odds, rank_before, before.best))
     known = present[of, slot]
-    here = _dense(tables, length, ())[0]
+    here, tokens = _dense(tables, length, (tables.best,))
     newest = here & filled
     columns = (
         (np.diff(before.start) > 0)[of],
@@ -57,7 +57,7 @@ def change_columns(
         _shifted(newest, -1)[of, slot],
         _nearest(newest)[of, slot] / length,
         _nearest(present & ~here)[of, slot] / length,
-        *_alike(tables, of, length),
+        *_alike(tables, of, here, tokens),
     )
     return np.stack(columns, axis=1).astype(np.float32)
 
@@ -86,15 +86,16 @@ def _gaps(tables: Tables, of: NDArray[np.int64], gone: NDArray[np.bool_], rank: 
     return columns
 
 
-def _alike(tables: Tables, of: NDArray[np.int64], length: int) -> list[NDArray[Any]]:
-    """Columns [M]: the left, the right neighbour's likeliest token is the slot's own; share of slots where it is."""
-    here, best = _dense(tables, length, (tables.best,))
-    tokens = np.where(here, best, -1)
-    beside = (tokens[:, 1:] == tokens[:, :-1]) & here[:, 1:]
+def _alike(
+    tables: Tables, of: NDArray[np.int64], here: NDArray[np.bool_], tokens: NDArray[np.int32]
+) -> list[NDArray[Any]]:
+    """Columns [M]: the left, the right neighbour's likeliest token is the slot's own; share of slots where it is.
+    `here` and `tokens` [T, L]: which slots the tables hold, and their likeliest tokens."""
+    beside = (tokens[:, 1:] == tokens[:, :-1]) & here[:, 1:] & here[:, :-1]
     same = np.zeros((2, *here.shape), dtype=bool)
     same[0, :, 1:], same[1, :, :-1] = beside, beside
     _, names, counts = np.unique(of * (1 << 32) + tables.best, return_inverse=True, return_counts=True)
-    return [same[0][of, tables.slot], same[1][of, tables.slot], counts[names] / length]
+    return [same[0][of, tables.slot], same[1][of, tables.slot], counts[names] / here.shape[1]]
 
 
 def _left(marks: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -18,7 +18,7 @@ from spot_infer.allocate import Pace, Passed, allocate, price, settle
 from spot_infer.blocks import BlockState, Step
 from spot_infer.cost import CostCurve
 from spot_infer.errors import SpotError
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead, tables_read
 from spot_infer.replicas import lay_out
 from spot_infer.requests import Boundary
 from spot_train.trajectory import Trajectory
@@ -26,14 +26,13 @@ from spot_train.trajectory import Trajectory
 ANY_TOKEN = 2**63
 """More than any token id: a trajectory does not know its target's vocabulary."""
 _MASK = -1
-_MOST_TABLES = 2
 
 
 @dataclass(frozen=True)
 class ReplayResult:
     """One trajectory's accounting. nfe: target forwards, cache writes included; draft_free_nfe: what the control
     needs; accepted: drafts, the target's own commits excluded; drafted_rounds: rounds with at least one draft; sizes:
-    replicas of each forward, in order."""
+    replicas of each forward, in order; proposals: rounds in which the drafter was asked."""
 
     nfe: int
     draft_free_nfe: int
@@ -44,6 +43,7 @@ class ReplayResult:
     drafter_calls: int
     states_scored: int
     sizes: tuple[int, ...] = ()
+    proposals: int = 0
 
     @property
     def reduction(self) -> float:
@@ -72,10 +72,12 @@ def draft_free(trajectory: Trajectory) -> ReplayResult:
 
 class _Replay:
     """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits.
-    `fused`: boundaries are; `sizes`: replicas of every forward so far; `unread`: first steps, whose tables were not
-    read while it rested."""
+    `fused`: boundaries are; `reads`: tables of a block that the drafter reads; `sizes`: replicas of every forward so
+    far; `unread`: first steps, whose tables were not read while it rested."""
 
-    def __init__(self, request: int, trajectory: Trajectory, fused: bool, curve: CostCurve | None = None) -> None:
+    def __init__(
+        self, request: int, trajectory: Trajectory, fused: bool, reads: int, curve: CostCurve | None = None
+    ) -> None:
         self.request = request
         self.trajectory = trajectory
         self.steps = [trajectory.step(index) for index in range(len(trajectory))]
@@ -83,12 +85,12 @@ class _Replay:
         self.block_length = trajectory.block_tokens.shape[-1]
         self.step = 0
         self.state: BlockState | None = None
-        self.fused = fused
+        self.fused, self.reads = fused, reads
         self.pace = None if curve is None else Pace(curve)
         self.resting = False
         self.unread = 0
         self.sizes: list[int] = []
-        names = ("rounds", "drafted_rounds", "accepted", "drafted", "calls", "scored")
+        names = ("rounds", "proposals", "drafted_rounds", "accepted", "drafted", "calls", "scored")
         self.counts = dict.fromkeys(names, 0)
         self._open()
 
@@ -154,7 +156,7 @@ class _Replay:
 
     def context(self, budget: int, floor: float, temperature: float) -> DraftContext:
         assert self.state is not None
-        recent = range(self.step - 1, max(self.unread, self.step - _MOST_TABLES) - 1, -1)
+        recent = range(self.step - 1, max(self.unread, self.step - self.reads) - 1, -1)
         start = self.starts[self.step]
         tables = tuple(self.trajectory.table(step) for step in recent if self.starts[step] == start)
         return DraftContext(
@@ -172,6 +174,7 @@ class _Replay:
         """Accept what the recorded steps lead to, then the target's own commit; open what comes next."""
         size = len(lay_out((), context.state, graph, self._end, ANY_TOKEN).replicas)
         self.counts["rounds"] += 1
+        self.counts["proposals"] += 1
         self.counts["drafted_rounds"] += len(graph) > 0
         self.counts["drafted"] += len(graph)
         self.counts["calls"] += graph.calls
@@ -207,6 +210,7 @@ class _Replay:
             drafter_calls=counts["calls"],
             states_scored=counts["scored"],
             sizes=tuple(self.sizes),
+            proposals=counts["proposals"],
         )
 
 
@@ -241,7 +245,8 @@ def replay(
                 results[one.request] = one.result()
         active = [one for one in active if not one.done]
         while len(active) < batch_size and (index := next(waiting, None)) is not None:
-            active.append(_Replay(index, trajectories[index], _fuses(trajectories[index], boundary), curve))
+            fused = _fuses(trajectories[index], boundary)
+            active.append(_Replay(index, trajectories[index], fused, tables_read(drafter), curve))
         drafting = [one for one in active if not one.done]
         if not active:
             break

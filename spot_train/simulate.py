@@ -15,7 +15,7 @@ from typing import Any
 from spot_infer.cost import CostCurve
 from spot_infer.graph import Drafter
 from spot_infer.requests import Boundary
-from spot_train.replay import Drafted, replay
+from spot_train.replay import ReplayResult, replay
 from spot_train.trajectory import Trajectory
 
 
@@ -69,11 +69,12 @@ def replay_rounds(
 ) -> Rounds:
     """What decoding these trajectories with `drafter` does; at least one trajectory. `curve`: where every round drafts
     only what pays on it."""
-    proposed: list[Drafted] = []
-    results = replay(
-        drafter, trajectories, budget, floor, temperature, boundary=boundary, curve=curve, observe=proposed.append
-    )
-    least = 1 + budget if pad else 1
+    results = replay(drafter, trajectories, budget, floor, temperature, boundary=boundary, curve=curve)
+    return rounds_of(results, trajectories, 1 + budget if pad else 1)
+
+
+def rounds_of(results: Sequence[ReplayResult], trajectories: Sequence[Trajectory], least: int = 1) -> Rounds:
+    """What replayed runs do, where no forward has fewer than `least` replicas; at least one trajectory."""
     sizes = Counter(max(size, least) for result in results for size in result.sizes)
     length = trajectories[0].block_tokens.shape[-1]
     return Rounds(
@@ -85,7 +86,7 @@ def replay_rounds(
         accepted=sum(result.accepted for result in results),
         drafted_rounds=sum(result.drafted_rounds for result in results),
         sizes=dict(sorted(sizes.items())),
-        proposals=len(proposed),
+        proposals=sum(result.proposals for result in results),
         calls=sum(result.drafter_calls for result in results),
         states_scored=sum(result.states_scored for result in results),
     )

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from small_bench import Quiet, bench_options, cells, run_bench, save_bench_files, untimed
 
+from spot_infer.cost import load_curve
 from spot_infer.errors import SpotError
 from spot_train.bench.plan import CellGroup, Condition, Wanted, merged, options, runs_of
 from spot_train.bench.run import RESULTS
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.results import Cell, Curve, Row
 from spot_train.suites import SUITES
+from spot_train.suites.ladder import CURVE, STEPS
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,24 @@ def test_every_suite_gives_valid_rows(recipe: Path, tmp_path: Path, suite: str) 
         assert cell.reduction == pytest.approx(sum(cell.per_prompt.draft_free_nfe) / sum(cell.per_prompt.nfe))
         assert (cell.wall_s is None) == (cell.mode == "replay")
         assert cell.distribution_preserving == (cell.verifier != "greedy"), cell.reason
+
+
+def test_a_step_of_the_ladder_is_held_against_the_oracle_of_its_boundaries(recipe: Path, tmp_path: Path) -> None:
+    rows = run_bench(["ladder"], bench_options(recipe, tmp_path / "out", rules=("float32",)))
+    counted = [one for one in cells(rows) if one.mode == "replay" and not one.temperature and not one.ignore_stop]
+    ceilings = {one.options.get("boundary"): one.reduction for one in counted if one.method == "position_oracle"}
+    assert ceilings.keys() == {"separate", None} and ceilings[None] > ceilings["separate"]
+    steps = [one for one in counted if one.method == "spot" and "curve" not in one.options]
+    assert [one.options for one in steps] == list(STEPS.values())
+    for one in steps:
+        share = one.reduction / ceilings[one.options.get("boundary")]
+        assert one.measures["share_of_position_oracle"] == pytest.approx(share)
+    (auto,) = [one for one in counted if "curve" in one.options]
+    assert auto.options == {"curve": CURVE} and auto.nfe < steps[0].draft_free_nfe
+    control = next(one for one in counted if one.method == "draft-free")
+    assert control.measures[f"throughput_{CURVE}"] == 1
+    fused, copies = steps[-1], load_curve(CURVE).cost(1 + steps[-1].budget)
+    assert fused.reduction / copies <= (fused.measures[f"throughput_{CURVE}"] or 0) < fused.reduction
 
 
 def test_what_bench_leaves_out_or_does_not_do_is_said(recipe: Path, tmp_path: Path) -> None:

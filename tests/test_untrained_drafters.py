@@ -149,13 +149,15 @@ def test_the_chain_takes_the_token_of_its_rank_and_its_depth() -> None:
     [
         (2, 2, 8, [[1], [2], [1, 2]]),
         (1, 3, 8, [[1], [1, 2], [0, 1, 2]]),
+        (2, None, 8, [[1], [2], [1, 2], [0, 1, 2]]),
+        (2, None, 3, [[1], [2], [1, 2]]),
         (3, 2, 8, [[1], [2], [0], [1, 2], [0, 1]]),
         (3, 2, 4, [[1], [2], [0], [1, 2]]),
         (9, 9, 99, [[1], [2], [0], [3], [1, 2], [0, 1], [1, 3], [0, 1, 2], [1, 2, 3]]),
     ],
 )
 def test_the_trajectory_tree_branches_at_the_root_only(
-    width: int, depth: int, budget: int, expected: list[list[int]]
+    width: int, depth: int | None, budget: int, expected: list[list[int]]
 ) -> None:
     context = context_of([1.0, 3.0, 2.0, 0.5], budget)
     assert slot_sets(TrajectoryTreeDrafter(width=width, depth=depth).propose([context])[0]) == expected

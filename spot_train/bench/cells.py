@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from spot_train.bench.score_memory import ScoreMemory
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.methods import DrafterSources, beside_preset, make_drafter
-from spot_train.replay import ReplayResult, draft_free, replay
+from spot_train.replay import draft_free, replay
 from spot_train.replay_run import replay_figures
 from spot_train.results import Cell, PerPrompt
+from spot_train.simulate import predict, rounds_of
 
 OF_THE_LOOP = ("floor", "pad", "boundary", "curve")
 PREDICTED = ("paper-gsm8k", "paper-mbpp")
@@ -84,7 +85,10 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
                 curve=loop.get("curve"),
             )
         figures = replay_figures(results, materials.block_length(condition))
-        figures["measures"] = _predicted(results, 1 + one.budget if loop["pad"] else 1)
+        rounds = rounds_of(results, control.trajectories, 1 + one.budget if loop["pad"] else 1)
+        figures["measures"] = {
+            f"throughput_{name}": predict(load_curve(name), rounds).throughput_ratio for name in PREDICTED
+        }
         spread = ratio_spread([each.draft_free_nfe for each in results], [each.nfe for each in results])
         figures["spread"] = {"reduction": spread} if spread else {}
         if drafter is None:
@@ -97,16 +101,6 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
         stamp = _stamp(materials, group, one) | {"cpu_s": round(time.process_time() - started, 3)}
         rows.append((one, _cell(materials, group, one, figures, stamp)))
     return rows
-
-
-def _predicted(results: Sequence[ReplayResult], least: int) -> dict[str, float | None]:
-    """Throughput over draft-free's on curves that know no drafter's cost, by forwards of at least `least` replicas."""
-    return {
-        f"throughput_{name}": sum(one.draft_free_nfe for one in results)
-        * curve.cost(1)
-        / sum(curve.cost(max(size, least)) for one in results for size in one.sizes)
-        for name, curve in ((name, load_curve(name)) for name in PREDICTED)
-    }
 
 
 def _decoded(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell]]:

@@ -160,9 +160,7 @@ def variant_namer(pools: Sequence[Pooled]) -> Callable[[Pooled], str]:
         }
         for method, same in grouped(pools, lambda one: one.first.method).items()
     }
-    by_drafter = {
-        key for key, same in grouped(pools, _drafter_group).items() if len({one.first.drafter for one in same}) > 1
-    }
+    several = several_drafters(pools)
 
     def name(pool: Pooled) -> str:
         cell = pool.first
@@ -170,11 +168,21 @@ def variant_namer(pools: Sequence[Pooled]) -> Callable[[Pooled], str]:
         parts += [f"{key}={value}" for key, value in sorted(cell.options.items()) if key in varying[cell.method]]
         if cell.verifier != COUPLED:
             parts.append(cell.verifier)
-        if _drafter_group(pool) in by_drafter and cell.drafter:
+        if cell.drafter and several(pool):
             parts.append(cell.drafter)
         return ", ".join(parts) + ("" if cell.distribution_preserving else DAGGER)
 
     return name
+
+
+def several_drafters(pools: Sequence[Pooled]) -> Callable[[Pooled], bool]:
+    """Whether a pool's method has rows of more than one drafter among these, on its target and under its rule."""
+
+    def group(pool: Pooled) -> tuple[str, str, str]:
+        return pool.first.method, pool.first.target, rule_name(pool.first.rule)
+
+    found = {key for key, same in grouped(pools, group).items() if len({one.first.drafter for one in same}) > 1}
+    return lambda pool: group(pool) in found
 
 
 def styles(pools: Sequence[Pooled], name: Callable[[Pooled], str]) -> dict[str, int]:
@@ -191,10 +199,6 @@ def styles(pools: Sequence[Pooled], name: Callable[[Pooled], str]) -> dict[str, 
     own = {one: STYLE_ORDER.index(method) for method, one in first.items() if method in STYLE_ORDER}
     free = [one for one in methods if one not in own]
     return own | {one: len(STYLE_ORDER) + place for place, one in enumerate(free)}
-
-
-def _drafter_group(pool: Pooled) -> tuple[str, str, str]:
-    return pool.first.method, pool.first.target, rule_name(pool.first.rule)
 
 
 def lowest(pools: Iterable[Pooled]) -> frozenset[Pooled]:

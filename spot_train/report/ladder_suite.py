@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spot_train.report import measures
-from spot_train.report.cells import ABSENT, DRAFT_FREE, SPOT, Pooled, grouped, pool_seeds, rule_name, setting
+from spot_train.report.cells import ABSENT, DRAFT_FREE, SPOT, Pooled, pool_seeds, rule_name, setting, several_drafters
 from spot_train.report.compare_cells import Content, budget_name, tables_by_setting
 from spot_train.report.tables import Layout, Measure
 from spot_train.results import Cell
@@ -23,7 +23,7 @@ def ladder(cells: Sequence[Cell]) -> Content:
         reference = paper.get(_place(one))
         return ABSENT if reference is None or one.first.method != SPOT else f"{reference.nfe / one.nfe:.2f}x"
 
-    several = _several_drafters(pools)
+    several = any(map(several_drafters(pools), pools))
 
     def name(one: Pooled) -> str:
         return f"{step_name(one)}, {one.first.drafter}" if several and one.first.drafter else step_name(one)
@@ -78,10 +78,3 @@ def _rank(pool: Pooled) -> tuple[int, ...]:
 
 def _place(pool: Pooled) -> tuple[str, str, int, str | None]:
     return setting(pool.first), rule_name(pool.first.rule), pool.first.budget, pool.first.drafter
-
-
-def _several_drafters(pools: Sequence[Pooled]) -> bool:
-    """Whether some setting and rule has rows of more than one drafter."""
-    ours = [one for one in pools if one.first.method == SPOT]
-    places = grouped(ours, lambda one: (setting(one.first), rule_name(one.first.rule)))
-    return any(len({one.first.drafter for one in same}) > 1 for same in places.values())

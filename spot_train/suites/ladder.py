@@ -28,6 +28,8 @@ def groups(materials: Materials) -> list[Group]:
     """The smallest and the largest budget, under every rule of the bench (both, where none is named)."""
     budgets = sorted({min(materials.options.budgets), max(materials.options.budgets)})
     asked: list[Group] = []
+    if not materials.drafters:
+        materials.note("ladder: its steps are of a trained drafter, and there is none; give --drafter")
     for target, rule in places(materials, both=True):
         conditions = [
             counted(materials, target, rule),
