@@ -15,17 +15,18 @@ import typer
 
 from spot_infer.command import run_command
 from spot_infer.errors import SpotError
-from spot_train import collect_cli, cost_cli
-from spot_train.allocation_cli import allocation
-from spot_train.bench_cli import bench
-from spot_train.calibrate_cli import calibrate_app
-from spot_train.check_cli import check
+from spot_train.bench.cli import bench
+from spot_train.calibrate.cli import calibrate_app
+from spot_train.check.cli import check
 from spot_train.cli_options import JsonOption, RecipeArgument, SetOption, SplitOption
-from spot_train.compare_cli import compare
+from spot_train.collect import cli as collect_cli
+from spot_train.compare.cli import compare
+from spot_train.cost import cli as cost_cli
+from spot_train.cost.allocation_cli import allocation
 from spot_train.output_lock import Interrupted
-from spot_train.recipe_cli import recipe_app
-from spot_train.replay_cli import replay_command
-from spot_train.shards_cli import shards_app
+from spot_train.recipe.cli import recipe_app
+from spot_train.replay.cli import replay_command
+from spot_train.shards.cli import shards_app
 
 if TYPE_CHECKING:
     from spot_infer.drafters import OrderDrafter
@@ -78,17 +79,17 @@ def fit(
     """Train an order model on collected shards."""
     flags = {"fit.devices": devices, "fit.precision": precision, "fit.strategy": strategy}
     from spot_infer.checkpoint import load_drafter
-    from spot_train.recipe import recipe_from_flags, resolve_path
+    from spot_train.recipe.recipe import recipe_from_flags, resolve_path
 
     values = recipe_from_flags(recipe, set_, flags)
     start = None if warm_start is None else load_drafter(resolve_path(warm_start, Path.cwd()))
-    from spot_train.shards import open_shards
+    from spot_train.shards.store import open_shards
 
     shards = open_shards(data)
-    from spot_train.facts import drafter_facts
-    from spot_train.fit import fit as run
+    from spot_train.fit.facts import drafter_facts
+    from spot_train.fit.fit import fit as run
+    from spot_train.fit.step_windows import ShardWindows
     from spot_train.provenance import append_provenance
-    from spot_train.step_windows import ShardWindows
 
     checkpoint = run(
         values.fit,
@@ -119,7 +120,7 @@ def evaluate(
     """Score a drafter on shards: next-commit accuracy and replayed NFE, beside the untrained orders."""
     from spot_infer.atomic import check_place, write_json
     from spot_infer.checkpoint import load_drafter
-    from spot_train.recipe import resolve_path
+    from spot_train.recipe.recipe import resolve_path
 
     if output is not None:
         check_place(output)
@@ -133,7 +134,7 @@ def evaluate(
         return
     from rich.console import Console
 
-    from spot_train.eval_view import print_measures
+    from spot_train.fit.eval_view import print_measures
 
     print_measures(Console(), measures)
 
@@ -150,9 +151,9 @@ def export(
     """Write the drafter folder, read it back and compare every bit."""
     if set_ and recipe is None:
         raise SpotError("export takes --set only with --recipe; add --recipe")
-    from spot_train.export import export as run
-    from spot_train.export import read_checkpoint
-    from spot_train.recipe import recipe_from_flags
+    from spot_train.fit.export import export as run
+    from spot_train.fit.export import read_checkpoint
+    from spot_train.recipe.recipe import recipe_from_flags
 
     values = None if recipe is None else recipe_from_flags(recipe, set_)
     draft = None if values is None else values.decode.draft_settings()
@@ -194,7 +195,7 @@ def show_task(
     limit: Annotated[int, typer.Option(min=1, help="Examples printed, from the first.")] = 1,
 ) -> None:
     """Print examples as they are prompted, one JSON object each."""
-    from spot_train.recipe import resolve_path
+    from spot_train.recipe.recipe import resolve_path
     from spot_train.tasks import load_task
 
     task = load_task(name, path and resolve_path(path, Path.cwd()), split, limit)
@@ -212,7 +213,7 @@ def quickstart(
 ) -> None:
     """Collect, fit, export and decode on the tiny target, and print one table."""
     from spot_train.quickstart import main as run
-    from spot_train.recipe import parse_overrides
+    from spot_train.recipe.recipe import parse_overrides
 
     run(out, prompts=prompts, allow_code_execution=allow_code_execution, overrides=parse_overrides(set_ or ()))
 
@@ -235,8 +236,8 @@ def _scored(
     drafter: OrderDrafter, data: Path, split: str, budgets: Sequence[int], states: int | None, replay: int | None
 ) -> dict[str, Any]:
     """What `evaluate` measures of a drafter on one split of a set of shards."""
-    from spot_train.evaluate import evaluate
-    from spot_train.shards import named_split, open_shards
+    from spot_train.fit.evaluate import evaluate
+    from spot_train.shards.store import named_split, open_shards
 
     chosen = named_split(split)
     shards = open_shards(data)

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from spot_train.collect import Plan, Summary, Tally
-from spot_train.leases import Forwards
+from spot_train.collect.collect import Plan, Summary, Tally
+from spot_train.collect.leases import Forwards
 
 
 class CollectView:

@@ -19,8 +19,8 @@ from spot_infer.api import encode_prompt
 from spot_infer.errors import SpotError
 from spot_infer.noise import prompt_hash
 from spot_infer.targets.protocol import Target, TargetSpec
-from spot_train.recipe import PromptSource, Recipe
-from spot_train.recipe_check import POOL_FORMATS, pool_file
+from spot_train.recipe.local_files import POOL_FORMATS, pool_file
+from spot_train.recipe.recipe import PromptSource, Recipe
 
 REASONS = ("empty", "evaluation", "duplicate", "mask_token", "too_long")
 _COLUMNS = ("prompt", "messages")

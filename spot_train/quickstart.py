@@ -15,15 +15,15 @@ from rich.console import Console
 
 from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings
-from spot_train.collect import collect, load_recipe_target
-from spot_train.evaluate import evaluate
-from spot_train.export import export
-from spot_train.facts import drafter_facts
-from spot_train.fit import fit
+from spot_train.collect.collect import collect, load_recipe_target
+from spot_train.compare.side_by_side import Comparison, print_rows, side_by_side, write_rows
+from spot_train.fit.evaluate import evaluate
+from spot_train.fit.export import export
+from spot_train.fit.facts import drafter_facts
+from spot_train.fit.fit import fit
 from spot_train.progress import CollectView
-from spot_train.recipe import Recipe, load_recipe
-from spot_train.shards import open_shards
-from spot_train.side_by_side import Comparison, print_rows, side_by_side, write_rows
+from spot_train.recipe.recipe import Recipe, load_recipe
+from spot_train.shards.store import open_shards
 from spot_train.tasks import load_task
 
 RECIPE = "builtin:recipes/tiny.yaml"

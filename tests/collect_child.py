@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from collecting import small_recipe
 from fake_dlm import FakeTarget
 
-from spot_train.collect import collect
+from spot_train.collect.collect import collect
 
 
 def main() -> None:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from fake_dlm import FakeTarget
 
-from spot_train import workers
-from spot_train.collect import Summary, collect
-from spot_train.recipe import Recipe, parse_recipe
-from spot_train.workers import Job, collect_with_workers
+from spot_train.collect import workers
+from spot_train.collect.collect import Summary, collect
+from spot_train.collect.workers import Job, collect_with_workers
+from spot_train.recipe.recipe import Recipe, parse_recipe
 
 PROMPTS = 18
 LEASE = 4

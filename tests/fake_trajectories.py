@@ -9,7 +9,7 @@ from fake_dlm import FakeTarget
 from spot_infer.decode import decode
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.transition import CommitRule, Sampling
-from spot_train.recording import record_trajectories
+from spot_train.collect.recording import record_trajectories
 from spot_train.trajectory import Trajectory
 
 

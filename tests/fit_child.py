@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from fake_trajectories import fake_trajectories
 
-from spot_train import fit_record
-from spot_train.fit import fit
-from spot_train.recipe import FitSection
+from spot_train.fit import record as fit_record
+from spot_train.fit.fit import fit
+from spot_train.recipe.recipe import FitSection
 
 
 def train(out: Path, epochs: int, progress: bool = False) -> Path:

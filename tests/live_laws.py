@@ -13,7 +13,7 @@ from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import Sampling
-from spot_train.coupling import Pair, live_pairs
+from spot_train.compare.coupling import Pair, live_pairs
 
 
 @cache

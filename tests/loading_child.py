@@ -13,10 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from spot_train.data import Batch, EpochSteps, TrainBatches, loader
-from spot_train.recipe import FitSection
-from spot_train.shards import open_shards
-from spot_train.step_windows import ShardWindows
+from spot_train.fit.data import Batch, EpochSteps, TrainBatches, loader
+from spot_train.fit.step_windows import ShardWindows
+from spot_train.recipe.recipe import FitSection
+from spot_train.shards.store import open_shards
 
 
 def digest(batch: Batch) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from spot_train.recipe import FitSection
-from spot_train.shard_report import verify
-from spot_train.shards import open_shards
-from spot_train.step_windows import ShardWindows
+from spot_train.fit.step_windows import ShardWindows
+from spot_train.recipe.recipe import FitSection
+from spot_train.shards.report import verify
+from spot_train.shards.store import open_shards
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     elif action == "read":
         assert sum(len(one) for one in open_shards(folder).trajectories())
     else:
-        from spot_train.fit import fit
+        from spot_train.fit.fit import fit
 
         section = FitSection(max_steps=3, batch_size=16, d_max=3, replay_trajectories=1)
         shards = open_shards(folder)

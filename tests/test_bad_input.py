@@ -14,7 +14,7 @@ from collecting import collect_fake, write_prompts
 from small_target import save_small_target
 
 from spot_train.cli import run
-from spot_train.shards import shard_name
+from spot_train.shards.store import shard_name
 
 SOUND: dict[str, Any] = {"target": {"path_or_id": "./target"}, "prompts": {"sources": [{"path_or_id": "pool.jsonl"}]}}
 

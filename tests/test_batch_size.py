@@ -12,11 +12,11 @@ from small_target import save_small_target
 
 from spot_infer.requests import DecodeSettings
 from spot_infer.targets import load_target
-from spot_train import batch_size
-from spot_train.batch_size import USED_SHARE, fitting_rows, free_memory_bytes, reckoned_peak
-from spot_train.collect import collect
-from spot_train.compare import Method
-from spot_train.shards import open_shards
+from spot_train.collect import batch_size
+from spot_train.collect.batch_size import USED_SHARE, fitting_rows, free_memory_bytes, reckoned_peak
+from spot_train.collect.collect import collect
+from spot_train.compare.compare import Method
+from spot_train.shards.store import open_shards
 
 AUTO = {"max_new_tokens": 20, "lease_prompts": 64, "free_space_margin_bytes": 0, "batch_size": "auto"}
 

@@ -27,15 +27,15 @@ from hypothesis import strategies as st
 from spot_infer.checkpoint import load_drafter
 from spot_infer.drafters import ChainDrafter
 from spot_infer.errors import SpotError
-from spot_train import fit_record
-from spot_train.bootstrap import DRAFTERS, milestones
-from spot_train.collect import Summary, collect
-from spot_train.compare import Method
+from spot_train.collect.bootstrap import DRAFTERS, milestones
+from spot_train.collect.collect import Summary, collect
+from spot_train.collect.ranks import Rank
+from spot_train.compare.compare import Method
+from spot_train.fit import record as fit_record
 from spot_train.prompts import Prompt
 from spot_train.provenance import weights_hash
-from spot_train.ranks import Rank
-from spot_train.recipe import Recipe
-from spot_train.shards import open_shards, shard_name
+from spot_train.recipe.recipe import Recipe
+from spot_train.shards.store import open_shards, shard_name
 
 _PATIENCE_S = 180
 LEASES = -(-PROMPTS // LEASE)

@@ -23,7 +23,7 @@ from spot_infer.errors import SpotError
 from spot_infer.machine_curve import curves_folder
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train import cli as train_cli
-from spot_train.collect import collect
+from spot_train.collect.collect import collect
 
 PROMPTS = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]]
 

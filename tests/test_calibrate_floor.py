@@ -15,7 +15,7 @@ from small_target import save_small_target
 from spot_infer.checkpoint import PretrainedDrafter, save_drafter
 from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModel, OrderModelConfig
-from spot_train.calibrate_floor import BUDGETS, FLOORS, choose_floor, load_floor, write_floor
+from spot_train.calibrate.floor import BUDGETS, FLOORS, choose_floor, load_floor, write_floor
 from spot_train.cli import run
 
 

@@ -16,7 +16,7 @@ from spot_infer.drafters import CalibratedGraphDrafter
 from spot_infer.drafters.calibrated_graph import RankSet
 from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule
-from spot_train.calibrate_graph import (
+from spot_train.calibrate.graph import (
     RankPath,
     calibrate_graph,
     count_nodes,
@@ -26,10 +26,10 @@ from spot_train.calibrate_graph import (
     recorded_shards,
     select_nodes,
 )
-from spot_train.collect import collect, load_recipe_target, target_attributes
-from spot_train.recipe import Recipe, load_recipe
-from spot_train.replay import replay, replay_summary
-from spot_train.shards import open_shards
+from spot_train.collect.collect import collect, load_recipe_target, target_attributes
+from spot_train.recipe.recipe import Recipe, load_recipe
+from spot_train.replay.replay import replay, replay_summary
+from spot_train.shards.store import open_shards
 
 RULE = CommitRule()
 

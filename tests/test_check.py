@@ -39,7 +39,7 @@ from spot_train.check.structure import Line, audit_structure
 from spot_train.check.subject import Subject
 from spot_train.check.view import coarser, describe, print_check, verdict
 from spot_train.cli import run
-from spot_train.recording import decoded_trajectories
+from spot_train.collect.recording import decoded_trajectories
 
 REQUESTS = tuple(Request(tuple(range(2, 2 + length)), length) for length in (3, 9, 6))
 SETTINGS = DecodeSettings(max_new_tokens=12, batch_size=3, budget=4, ignore_stop=True, boundary="separate")

@@ -20,7 +20,7 @@ from spot_infer.drafters import ChainDrafter
 from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings, Request, Verifier
 from spot_infer.transition import Sampling, confidence, filter_logits
-from spot_train.coupling import agreement, live_pairs
+from spot_train.compare.coupling import agreement, live_pairs
 
 PROMPT = (2, 1, 2)
 SAMPLES = 1500

@@ -30,9 +30,9 @@ from spot_infer.errors import SpotError
 from spot_infer.noise import request_seed
 from spot_infer.requests import Request
 from spot_infer.targets import load_target
-from spot_train.collect import collect, decode_settings
+from spot_train.collect.collect import collect, decode_settings
 from spot_train.output_lock import Interrupted, output_lock
-from spot_train.shards import open_shards, read_trajectories, shard_name, verify_shards
+from spot_train.shards.store import open_shards, read_trajectories, shard_name, verify_shards
 
 ALL_SHARDS = -(-PROMPTS // LEASE)
 

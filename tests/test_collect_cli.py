@@ -11,7 +11,7 @@ from collecting import folder_bytes
 from small_target import save_small_target
 
 from spot_train.cli import run
-from spot_train.shards import open_shards
+from spot_train.shards.store import open_shards
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from spot_infer.decode import decode
-from spot_train.collect import collect, decode_settings, load_recipe_target, shared_attributes
-from spot_train.collect_methods import named_method
-from spot_train.compare import settings_of
-from spot_train.leases import Forwards, decode_lease, lease_requests, split_leases
+from spot_train.collect.collect import collect, decode_settings, load_recipe_target, shared_attributes
+from spot_train.collect.leases import Forwards, decode_lease, lease_requests, split_leases
+from spot_train.collect.methods import named_method
+from spot_train.compare.compare import settings_of
 from spot_train.prompts import Prompt, load_prompts
-from spot_train.recipe import Recipe, load_recipe
-from spot_train.shard_files import StoredTrajectory, write_shard
+from spot_train.recipe.recipe import Recipe, load_recipe
+from spot_train.shards.files import StoredTrajectory, write_shard
 
 pytestmark = pytest.mark.figures
 

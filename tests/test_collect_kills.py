@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from collecting import LEASE, PROMPTS, child_server, collect_fake, folder_bytes, killable_collect, write_prompts
 
-from spot_train.shards import shard_name, verify_shards
+from spot_train.shards.store import shard_name, verify_shards
 
 _PATIENCE_S = 180
 

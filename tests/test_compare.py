@@ -16,8 +16,8 @@ from spot_infer.drafters import ChainDrafter
 from spot_infer.packing import Packed
 from spot_infer.requests import DecodeSettings, Request, Verifier
 from spot_infer.transition import Sampling
-from spot_train.compare import Method, divergences, run_methods, summarise
-from spot_train.side_by_side import Comparison, print_rows, side_by_side
+from spot_train.compare.compare import Method, divergences, run_methods, summarise
+from spot_train.compare.side_by_side import Comparison, print_rows, side_by_side
 from spot_train.tasks import Example, Task
 
 REQUESTS = [Request((2 + i, 3, 4 + i), seed=i) for i in range(5)]

@@ -13,7 +13,7 @@ from live_laws import pairs
 
 from spot_infer.requests import Request
 from spot_infer.transition import Sampling, pick
-from spot_train.coupling import (
+from spot_train.compare.coupling import (
     agreement,
     coupled_agreement,
     coupling_bound,
@@ -21,7 +21,7 @@ from spot_train.coupling import (
     recorded_pairs,
     total_variation,
 )
-from spot_train.replay import steps_of
+from spot_train.replay.replay import steps_of
 
 
 @st.composite

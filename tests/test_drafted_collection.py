@@ -23,15 +23,15 @@ from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings, Request
 from spot_train.agreement import agreement
-from spot_train.collect import collect, decode_settings, shared_attributes
-from spot_train.collect_methods import OneMethod, collection_method, drafted_method, method_record
-from spot_train.compare import Method
-from spot_train.drafted_check import check_drafted
-from spot_train.leases import Forwards, decode_lease, split_leases
+from spot_train.collect.collect import collect, decode_settings, shared_attributes
+from spot_train.collect.drafted_check import check_drafted
+from spot_train.collect.leases import Forwards, decode_lease, split_leases
+from spot_train.collect.methods import OneMethod, collection_method, drafted_method, method_record
+from spot_train.collect.recording import decoded_trajectories
+from spot_train.compare.compare import Method
 from spot_train.methods import DrafterSources
 from spot_train.prompts import load_prompts
-from spot_train.recording import decoded_trajectories
-from spot_train.shards import open_shards, shard_name
+from spot_train.shards.store import open_shards, shard_name
 from spot_train.trajectory import Trajectory
 
 

@@ -29,7 +29,7 @@ from spot_infer.graph import DraftContext, Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.table import TOP_K, StaleTable
 from spot_infer.transition import CommitRule
-from spot_train.replay import steps_of
+from spot_train.replay.replay import steps_of
 from spot_train.trajectory import Trajectory
 
 L = 8

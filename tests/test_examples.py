@@ -18,11 +18,11 @@ from spot_infer.features import FeatureKind
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.transition import CommitRule
-from spot_train.data import CheckBatches, EpochSteps, TrainBatches, make_batch
-from spot_train.examples import epoch_batches, lay_out, make_examples, sample_depths
-from spot_train.metrics import OrderMetrics, untrained_orders
-from spot_train.recipe import FitSection
-from spot_train.step_windows import InMemory
+from spot_train.fit.data import CheckBatches, EpochSteps, TrainBatches, make_batch
+from spot_train.fit.examples import epoch_batches, lay_out, make_examples, sample_depths
+from spot_train.fit.metrics import OrderMetrics, untrained_orders
+from spot_train.fit.step_windows import InMemory
+from spot_train.recipe.recipe import FitSection
 from spot_train.trajectory import Trajectory
 
 L = 8

@@ -13,11 +13,11 @@ from spot_infer.drafters import ChainDrafter, DraftSettings, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_infer.transition import CommitRule
-from spot_train.evaluate import evaluate, stale_accuracy
-from spot_train.export import export
-from spot_train.fit import fit
-from spot_train.recipe import FitSection
-from spot_train.replay import mean_reduction, replay
+from spot_train.fit.evaluate import evaluate, stale_accuracy
+from spot_train.fit.export import export
+from spot_train.fit.fit import fit
+from spot_train.recipe.recipe import FitSection
+from spot_train.replay.replay import mean_reduction, replay
 
 FACTS = {"target": {"name": "fake"}, "sampling": {"temperature": 0.0}, "data": {"prompts": "made up"}}
 

@@ -12,8 +12,8 @@ import torch
 from fake_trajectories import fake_trajectories
 
 from spot_infer.errors import SpotError
-from spot_train.fit import fit
-from spot_train.recipe import FitSection
+from spot_train.fit.fit import fit
+from spot_train.recipe.recipe import FitSection
 
 SMALL = {"epochs": 2, "batch_size": 16, "d_max": 3, "replay_trajectories": 1, "learning_rate": 1e-3}
 

@@ -17,7 +17,7 @@ from collecting import child_server
 from fit_child import killable_train, train
 from lightning.pytorch.callbacks import Callback
 
-from spot_train import fit as fit_module
+from spot_train.fit import fit as fit_module
 from spot_train.output_lock import Interrupted
 
 DELAY_S = 0.2

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from collecting import child_server, collect_fake, folder_bytes, killable_job, write_prompts
 
-from spot_train.shards import shard_paths, verify_shards
+from spot_train.shards.store import shard_paths, verify_shards
 
 _PATIENCE_S = 120
 

@@ -21,9 +21,9 @@ from spot_infer import cli as infer_cli
 from spot_infer.checkpoint import DrafterInfo, PretrainedDrafter, save_drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train import cli as train_cli
-from spot_train.collect import load_recipe_target
+from spot_train.collect.collect import load_recipe_target
 from spot_train.prompts import load_prompts
-from spot_train.recipe import parse_recipe
+from spot_train.recipe.recipe import parse_recipe
 
 REPO = Path(__file__).resolve().parent.parent
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from test_shards import SHARED, stored
 
-from spot_train.shard_files import attributes_digest, read_attributes, write_shard
-from spot_train.shards import shard_name, write_manifest
+from spot_train.shards.files import attributes_digest, read_attributes, write_shard
+from spot_train.shards.store import shard_name, write_manifest
 from spot_train.trajectory import Trajectory
 
 pytestmark = pytest.mark.figures

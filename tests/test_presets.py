@@ -16,9 +16,9 @@ from spot_infer.drafters import ConfidenceTreeDrafter, OrderDrafter
 from spot_infer.presets import PRESETS, find_preset
 from spot_infer.requests import Result, Round
 from spot_train.cli import run
-from spot_train.collect import collect
+from spot_train.collect.collect import collect
 from spot_train.methods import beside_preset
-from spot_train.recipe import parse_recipe
+from spot_train.recipe.recipe import parse_recipe
 
 PROMPTS = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]]
 

@@ -18,7 +18,7 @@ from spot_infer.errors import SpotError
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
 from spot_train.prompts import content_hash, is_heldout, load_prompts
-from spot_train.recipe import parse_recipe
+from spot_train.recipe.recipe import parse_recipe
 
 
 class WordTokenizer:

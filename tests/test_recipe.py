@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule
-from spot_train.recipe import (
+from spot_train.recipe.recipe import (
     COLLECT_SECTIONS,
     FitSection,
     Recipe,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spot_infer.errors import SpotError
 from spot_train.cli import run
-from spot_train.recipe import file_schema, load_recipe, parse_recipe, recipe_hash
+from spot_train.recipe.recipe import file_schema, load_recipe, parse_recipe, recipe_hash
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes"
 SHIPPED = sorted(RECIPES.glob("*.yaml"))

@@ -19,7 +19,7 @@ from spot_infer.rejection import accept_or_replace, chain_commits, draw_tokens, 
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.table import TOP_K, StaleTable
 from spot_infer.transition import CommitRule, Sampling
-from spot_train.coupling import Pair
+from spot_train.compare.coupling import Pair
 
 DRAWS = 10**6
 

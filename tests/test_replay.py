@@ -29,10 +29,10 @@ from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.requests import Boundary, DecodeSettings, Request, Stats
 from spot_infer.targets import load_target
 from spot_infer.transition import CommitRule, Sampling
-from spot_train.calibrate_graph import count_nodes, count_paths, select_nodes
+from spot_train.calibrate.graph import count_nodes, count_paths, select_nodes
+from spot_train.collect.recording import decoded_trajectories, record_trajectories
 from spot_train.methods import DrafterSources, make_drafter
-from spot_train.recording import decoded_trajectories, record_trajectories
-from spot_train.replay import ReplayResult, mean_reduction, replay, replay_summary, steps_of
+from spot_train.replay.replay import ReplayResult, mean_reduction, replay, replay_summary, steps_of
 from spot_train.trajectory import Trajectory
 
 METHODS_REPLAYED = [

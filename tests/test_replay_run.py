@@ -12,15 +12,15 @@ from collecting import fake_target, small_recipe, write_prompts
 from spot_infer.decode import decode
 from spot_infer.noise import request_seed
 from spot_infer.requests import Request
-from spot_train.calibrate_graph import calibrate_graph, recorded_shards
+from spot_train.calibrate.graph import calibrate_graph, recorded_shards
 from spot_train.cli import run
-from spot_train.collect import collect, decode_settings
+from spot_train.collect.collect import collect, decode_settings
 from spot_train.methods import DrafterSources, make_drafter
 from spot_train.prompts import load_prompts
-from spot_train.recipe import Recipe
-from spot_train.replay_run import replay_cells
+from spot_train.recipe.recipe import Recipe
+from spot_train.replay.run import replay_cells
 from spot_train.results import Cell, read_rows
-from spot_train.shards import open_shards
+from spot_train.shards.store import open_shards
 
 
 @pytest.fixture(scope="module")

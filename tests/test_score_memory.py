@@ -8,7 +8,7 @@ from fake_trajectories import fake_trajectories
 from spot_infer.drafters import OrderDrafter, RandomDrafter
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train.bench.score_memory import ScoreMemory
-from spot_train.replay import replay
+from spot_train.replay.replay import replay
 
 L = 8
 

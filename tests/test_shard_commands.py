@@ -18,16 +18,16 @@ from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train.cli import run
-from spot_train.fit import fit
-from spot_train.probability_study import ENCODINGS, study
-from spot_train.recipe import FitSection
-from spot_train.replay import draft_free
-from spot_train.shard_files import StoredTrajectory, check_shard, read_shard, write_shard
-from spot_train.shard_merge import merge
-from spot_train.shard_report import describe, verify
-from spot_train.shard_sample import leftmost_share, sample
-from spot_train.shard_view import print_study
-from spot_train.shards import open_shards, shard_name, shard_paths, write_manifest
+from spot_train.fit.fit import fit
+from spot_train.recipe.recipe import FitSection
+from spot_train.replay.replay import draft_free
+from spot_train.shards.files import StoredTrajectory, check_shard, read_shard, write_shard
+from spot_train.shards.merge import merge
+from spot_train.shards.probability_study import ENCODINGS, study
+from spot_train.shards.report import describe, verify
+from spot_train.shards.sample import leftmost_share, sample
+from spot_train.shards.store import open_shards, shard_name, shard_paths, write_manifest
+from spot_train.shards.view import print_study
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -121,7 +121,7 @@ def test_arrays_that_match_their_checksums_but_not_the_schema(tmp_path: Path) ->
 
 def _reseal(shard: Path, items: list[StoredTrajectory]) -> None:
     """Give a tampered shard checksums of what it now holds."""
-    from spot_train.shard_files import _file_records, _listed, attributes_digest
+    from spot_train.shards.files import _file_records, _listed, attributes_digest
 
     group = zarr.open_group(shard, mode="r+")
     full = {**dict(group.attrs), "files": _file_records(shard, _listed(shard))}
@@ -240,7 +240,7 @@ def test_samples_are_spread_over_the_set(halves: list[Path], capsys: pytest.Capt
 
 def test_samples_of_the_tiny_target_are_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from spot_infer.targets import load_target
-    from spot_train.collect import collect
+    from spot_train.collect.collect import collect
 
     recipe = small_recipe(REPO / "data" / "pools" / "heldout.jsonl", collect={"max_new_tokens": 8, "lease_prompts": 1})
     tree = recipe.model_copy(

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule
-from spot_train.shard_files import Damaged, StoredTrajectory, check_shard, read_shard, write_shard
-from spot_train.shards import (
+from spot_train.shards.files import Damaged, StoredTrajectory, check_shard, read_shard, write_shard
+from spot_train.shards.store import (
     common_attributes,
     differing_field,
     open_shards,

@@ -18,12 +18,12 @@ from test_shards import make_set
 
 from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule
-from spot_train.data import CheckBatches, TrainBatches
-from spot_train.examples import lay_out
-from spot_train.fit import fit
-from spot_train.recipe import FitSection
-from spot_train.shards import ShardSet, open_shards
-from spot_train.step_windows import InMemory, ShardWindows, spread_states
+from spot_train.fit.data import CheckBatches, TrainBatches
+from spot_train.fit.examples import lay_out
+from spot_train.fit.fit import fit
+from spot_train.fit.step_windows import InMemory, ShardWindows, spread_states
+from spot_train.recipe.recipe import FitSection
+from spot_train.shards.store import ShardSet, open_shards
 
 RULE = CommitRule()
 SHARDS = 5
@@ -153,8 +153,8 @@ def test_a_split_without_trajectories_is_named(tmp_path: Path) -> None:
     from fake_trajectories import fake_trajectories
     from test_shards import SHARED, stored
 
-    from spot_train.shard_files import write_shard
-    from spot_train.shards import shard_name, write_manifest
+    from spot_train.shards.files import write_shard
+    from spot_train.shards.store import shard_name, write_manifest
 
     items = stored(fake_trajectories(count=1))
     written = {shard_name(0): write_shard(tmp_path / shard_name(0), items, {**SHARED, "lease": {"index": 0}})}

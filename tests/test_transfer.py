@@ -22,12 +22,12 @@ from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule
-from spot_train import shards as shard_sets
 from spot_train.cli import run
-from spot_train.collect import collect
-from spot_train.evaluate import evaluate
+from spot_train.collect.collect import collect
+from spot_train.fit.evaluate import evaluate
 from spot_train.provenance import weights_hash
 from spot_train.results import Cell, read_rows
+from spot_train.shards import store as shard_sets
 
 TEXTS = ["Add 3 and 4.", "Reverse the list [5, 2, 9]."]
 COARSE = CommitRule(resolution="bfloat16")

@@ -11,10 +11,10 @@ from fake_trajectories import fake_trajectories
 
 from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
-from spot_train.export import read_checkpoint
-from spot_train.fit import fit
+from spot_train.fit.export import read_checkpoint
+from spot_train.fit.fit import fit
 from spot_train.provenance import weights_hash
-from spot_train.recipe import FitSection
+from spot_train.recipe.recipe import FitSection
 
 SMALL = {"epochs": 2, "batch_size": 16, "d_max": 3, "replay_trajectories": 0}
 

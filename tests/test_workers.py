@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spot_infer.errors import SpotError
-from spot_train.collect import Summary, collect
+from spot_train.collect.collect import Summary, collect
+from spot_train.collect.ranks import Rank, decodable, on_device, rank_of_environment
+from spot_train.collect.workers import Job, collect_with_workers
 from spot_train.output_lock import LOCK, output_lock
-from spot_train.ranks import Rank, decodable, on_device, rank_of_environment
-from spot_train.recipe import Recipe
-from spot_train.shards import open_shards, shard_name
-from spot_train.workers import Job, collect_with_workers
+from spot_train.recipe.recipe import Recipe
+from spot_train.shards.store import open_shards, shard_name
 
 LEASES = -(-PROMPTS // LEASE)
 

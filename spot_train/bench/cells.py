@@ -18,12 +18,12 @@ from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, Wanted, opti
 from spot_train.bench.recorded import Recorded, generated, recorded
 from spot_train.bench.score_memory import ScoreMemory
 from spot_train.bench.spread import ratio_spread, speed_spread
-from spot_train.compare import Method, MethodRun, divergences, run_methods, summarise
+from spot_train.compare.compare import Method, MethodRun, divergences, run_methods, summarise
+from spot_train.cost.simulate import predict, rounds_of
 from spot_train.methods import DrafterSources, beside_preset, make_drafter
-from spot_train.replay import draft_free, replay
-from spot_train.replay_run import replay_figures
+from spot_train.replay.replay import draft_free, replay
+from spot_train.replay.run import replay_figures
 from spot_train.results import Cell, PerPrompt
-from spot_train.simulate import predict, rounds_of
 
 OF_THE_LOOP = ("floor", "pad", "boundary", "curve")
 PREDICTED = ("paper-gsm8k", "paper-mbpp")

@@ -21,12 +21,12 @@ from spot_infer.requests import DecodeSettings, Request, Verifier, check_setting
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule
 from spot_train.bench.plan import Condition
-from spot_train.calibrate_graph import load_graph
-from spot_train.calibration import read_calibration
-from spot_train.collect import load_recipe_target, target_attributes
+from spot_train.calibrate.calibration import read_calibration
+from spot_train.calibrate.graph import load_graph
+from spot_train.collect.collect import load_recipe_target, target_attributes
+from spot_train.compare.scoring import Scores, score
 from spot_train.provenance import provenance, weights_hash
-from spot_train.recipe import Recipe, load_recipe, resolve_path
-from spot_train.scoring import Scores, score
+from spot_train.recipe.recipe import Recipe, load_recipe, resolve_path
 from spot_train.tasks import load_task
 
 RESOLUTIONS = ("float32", "bfloat16")

@@ -21,10 +21,10 @@ from spot_infer.requests import Request
 from spot_infer.table import TOP_K
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import Condition
-from spot_train.recording import decoded_trajectories
-from spot_train.replay import steps_of
-from spot_train.shard_files import StoredTrajectory, check_shard, read_shard, write_shard
-from spot_train.shards import shard_name
+from spot_train.collect.recording import decoded_trajectories
+from spot_train.replay.replay import steps_of
+from spot_train.shards.files import StoredTrajectory, check_shard, read_shard, write_shard
+from spot_train.shards.store import shard_name
 from spot_train.trajectory import Trajectory
 
 FOLDER = "recorded"

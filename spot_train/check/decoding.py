@@ -11,7 +11,7 @@ from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
 from spot_train.check.flips import Flips, compare_runs, count_ties
-from spot_train.recording import decoded_trajectories
+from spot_train.collect.recording import decoded_trajectories
 from spot_train.trajectory import Trajectory
 
 RESOLUTIONS = ("float32", "bfloat16")

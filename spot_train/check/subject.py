@@ -18,9 +18,9 @@ from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling
-from spot_train.calibration import heldout_prompts
-from spot_train.collect import decode_settings, load_recipe_target
-from spot_train.recipe import Recipe, load_recipe, parse_overrides, resolve_path
+from spot_train.calibrate.calibration import heldout_prompts
+from spot_train.collect.collect import decode_settings, load_recipe_target
+from spot_train.recipe.recipe import Recipe, load_recipe, parse_overrides, resolve_path
 
 PROMPTS = "data/pools/heldout.jsonl"
 

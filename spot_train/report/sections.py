@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from spot_infer.errors import SpotError
-from spot_train.cost_line import COST_LINE
+from spot_train.cost.line import COST_LINE
 from spot_train.report.cells import DAGGER, condition, grouped, pool_seeds, setting
 from spot_train.report.compare_cells import Content
 from spot_train.report.curve_suites import curves

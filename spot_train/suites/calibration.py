@@ -19,7 +19,7 @@ from spot_train.bench.curves import curve
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, CurveGroup, Group, Wanted
 from spot_train.bench.recorded import recorded
-from spot_train.replay import Drafted, replay
+from spot_train.replay.replay import Drafted, replay
 from spot_train.results import Curve
 
 SUITE = "calibration"

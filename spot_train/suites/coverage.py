@@ -20,7 +20,7 @@ from spot_train.bench.curves import curve
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import Condition, CurveGroup, Group
 from spot_train.bench.recorded import recorded
-from spot_train.evaluate import stale_accuracy
+from spot_train.fit.evaluate import stale_accuracy
 from spot_train.results import Curve
 from spot_train.trajectory import Trajectory
 

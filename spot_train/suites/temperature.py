@@ -16,7 +16,7 @@ from spot_train.bench.curves import curve
 from spot_train.bench.materials import Materials
 from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, CurveGroup, Group, Wanted, options
 from spot_train.bench.recorded import recorded
-from spot_train.coupling import agreement, recorded_pairs
+from spot_train.compare.coupling import agreement, recorded_pairs
 from spot_train.results import Curve
 
 SUITE = "temperature"

@@ -1,0 +1,1 @@
+"""What is calibrated once per target."""

@@ -1,0 +1,1 @@
+"""What drafted states cost on a machine, and the throughput that follows."""

@@ -1,0 +1,149 @@
+"""What a training run writes down: metrics.csv, last.ckpt, best.ckpt and, where max_steps ends it inside an epoch,
+stopped.ckpt. Each is whole or not there at all.
+
+Rows and running sums travel inside the checkpoint, so a run that was killed and resumed leaves the same files as one
+that was not. Replays held-out trajectories after every epoch. Knows nothing about the loss.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch import Tensor
+
+from spot_infer.atomic import write_file
+from spot_infer.drafters import ChainDrafter, OrderDrafter
+from spot_infer.errors import SpotError
+from spot_infer.transition import CommitRule
+from spot_train.fit.module import OrderModule
+from spot_train.output_lock import Interrupted, PendingSignal
+from spot_train.replay.replay import mean_reduction, replay
+from spot_train.trajectory import Trajectory
+
+METRICS_FILE = "metrics.csv"
+LAST_FILE = "last.ckpt"
+BEST_FILE = "best.ckpt"
+STOPPED_FILE = "stopped.ckpt"
+MONITOR = "heldout/loss"
+BUDGETS = (8, 20)
+SAVE_EVERY_STEPS = 100
+
+Row = dict[str, float | int]
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Lightning checkpoints that appear by rename."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        buffer = io.BytesIO()
+        torch.save(checkpoint, buffer)
+        write_file(Path(path), buffer.getvalue())
+
+
+class HeldoutReplay:
+    """NFE reduction of the model and of the untrained chain on `trajectories`, at each of `BUDGETS`."""
+
+    def __init__(self, trajectories: Sequence[Trajectory], rule: CommitRule, temperature: float) -> None:
+        self.trajectories = trajectories
+        self.temperature = temperature
+        chain = ChainDrafter(rule)
+        self.chain = {f"chain/reduction_d{budget}": self._reduction(chain, budget) for budget in BUDGETS}
+
+    def __call__(self, module: OrderModule) -> Row:
+        if not self.trajectories:
+            return {}
+        drafter = OrderDrafter(module.model)
+        reductions: Row = {f"replay/reduction_d{budget}": self._reduction(drafter, budget) for budget in BUDGETS}
+        module.model.train()
+        return {**reductions, **self.chain}
+
+    def _reduction(self, drafter: ChainDrafter | OrderDrafter, budget: int) -> float:
+        return mean_reduction(replay(drafter, self.trajectories, budget, temperature=self.temperature))
+
+
+class FitRecord(Callback):
+    """Keeps the rows of metrics.csv and decides which checkpoint is the best: the smallest held-out loss."""
+
+    def __init__(self, out: Path, heldout_replay: HeldoutReplay, max_steps: int | None) -> None:
+        self.out = out
+        self.heldout_replay = heldout_replay
+        self.max_steps = max_steps
+        self.rows: list[Row] = []
+        self.loss_sum = 0.0
+        self.loss_count = 0
+        self.complete = False
+        self.pending: PendingSignal | None = None
+
+    @property
+    def best(self) -> Row | None:
+        return min(self.rows, key=lambda row: row[MONITOR], default=None)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("rows", "loss_sum", "loss_count", "complete")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss: Tensor = outputs["loss"]
+        self.loss_sum += float(loss)
+        self.loss_count += 1
+        if not math.isfinite(self.loss_sum):
+            raise SpotError(f"the loss is not a number at step {trainer.global_step}; lower fit.learning_rate")
+        if batch_idx + 1 == int(trainer.num_training_batches):
+            return
+        number = None if self.pending is None else self.pending.number
+        due = trainer.global_step % SAVE_EVERY_STEPS == 0 or trainer.global_step == self.max_steps
+        if due or number is not None:
+            trainer.save_checkpoint(self.out / LAST_FILE)
+        if number is not None:
+            raise Interrupted(number, f"interrupted: step {trainer.global_step} is in {self.out}; run again to resume")
+
+    def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if trainer.fit_loop.epoch_loop.batch_progress.current.ready < int(trainer.num_training_batches):
+            return
+        assert isinstance(pl_module, OrderModule)
+        self.add_row(trainer, pl_module, BEST_FILE)
+        self.loss_sum, self.loss_count = 0.0, 0
+        self.complete = bool(trainer.should_stop) or trainer.current_epoch + 1 == trainer.max_epochs
+        trainer.save_checkpoint(self.out / LAST_FILE)
+
+    def add_row(self, trainer: lightning.Trainer, module: OrderModule, file: str) -> None:
+        """Measure, write the row, and save the checkpoint as `file` if it is the best so far."""
+        values = {name: float(value) for name, value in trainer.callback_metrics.items() if "/" in name}
+        values.pop("train/loss", None)
+        row: Row = {"epoch": trainer.current_epoch, "step": trainer.global_step}
+        row["train/loss"] = self.loss_sum / max(self.loss_count, 1)
+        row |= dict(sorted(values.items()))
+        if trainer.is_global_zero:
+            row |= self.heldout_replay(module)
+        best = self.best
+        self.rows.append(row)
+        if trainer.is_global_zero:
+            write_rows(self.out / METRICS_FILE, self.rows)
+            for logger in trainer.loggers:
+                logger.log_metrics({name: float(value) for name, value in row.items()}, int(row["step"]))
+        if best is None or row[MONITOR] < best[MONITOR]:
+            trainer.save_checkpoint(self.out / file)
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Replace `path` by a CSV of `rows`; columns are those of any row."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_file(path, text.getvalue().encode())

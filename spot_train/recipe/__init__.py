@@ -1,0 +1,1 @@
+"""The typed recipe of a run."""

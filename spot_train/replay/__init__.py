@@ -1,0 +1,1 @@
+"""Target forwards of any method, counted from recorded trajectories."""
