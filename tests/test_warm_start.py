@@ -55,7 +55,14 @@ def test_a_run_is_resumed_from_its_own_start(drafter: OrderDrafter, tmp_path: Pa
     assert distance(read_checkpoint(halves), read_checkpoint(whole)) == 0
 
 
-@pytest.mark.parametrize(("change", "said"), [({"d_max": 2}, "d_max is 3, but"), ({"residual": False}, "residual is")])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"d_max": 2}, "d_max is 3, but"),
+        ({"residual": False}, "residual is"),
+        ({"scorer": "one_call"}, "scorer is 'per_level', but"),
+    ],
+)
 def test_another_network_is_refused(drafter: OrderDrafter, tmp_path: Path, change: dict[str, Any], said: str) -> None:
     with pytest.raises(SpotError, match=f"--warm-start has a drafter whose {said}"):
         run(tmp_path / "out", 5, drafter, **change)

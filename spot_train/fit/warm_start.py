@@ -7,12 +7,15 @@ from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train.provenance import weights_hash
 
+_DERIVED = ("head_hidden",)
+"""What follows from another field: the scorer's difference is the one to name."""
+
 
 def check_start(drafter: OrderDrafter, config: OrderModelConfig) -> str:
     """The hash of the weights that training starts from. Raises SpotError, naming the first field, where the drafter is
     another network than the one to be trained, or reads other inputs."""
     theirs = drafter.model.config.to_dict()
-    for name, value in config.to_dict().items():
+    for name, value in sorted(config.to_dict().items(), key=lambda field: field[0] in _DERIVED):
         if theirs[name] != value:
             raise SpotError(
                 f"--warm-start has a drafter whose {name} is {theirs[name]!r}, but this run trains {value!r}; take a "
