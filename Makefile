@@ -27,7 +27,7 @@ bench: $(VENV)/.train
 	$(BENCH) $(SUITES) $(HERE) $(GRAPHS:%=--graph %) $(TEMPERATURES:%=--temperature %)
 	$(BENCH) block $(HERE) $(GRAPHS:%=--graph %) --target builtin:data/tiny-sdar --target $(SIBLING)
 	$(BENCH) transfer $(HERE) $(OTHER_DRAFTERS:%=--drafter %) --target builtin:data/tiny-sdar --target $(OTHER)
-	$(BIN)/spot-train report $(BENCH_OUT)/results.jsonl --out $(BENCH_OUT)/report
+	$(BIN)/spot-train report $(BENCH_OUT) --out $(BENCH_OUT)/report
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -n 2

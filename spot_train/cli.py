@@ -165,7 +165,7 @@ def export(
 
 @app.command()
 def report(
-    results: Annotated[list[Path], typer.Argument(help="Results files that bench wrote.", show_default=False)],
+    results: Annotated[list[Path], typer.Argument(help="What bench wrote: folders or files.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for report.md, report.html and figures.", show_default=False)],
 ) -> None:
     """Render results files as Markdown, PNG figures and one HTML page, and print the main table. Runs nothing."""

@@ -23,6 +23,7 @@ from spot_train.fit.facts import drafter_facts
 from spot_train.fit.fit import fit
 from spot_train.progress import CollectView
 from spot_train.recipe.recipe import Recipe, load_recipe
+from spot_train.results import RESULTS
 from spot_train.shards.store import open_shards
 from spot_train.tasks import load_task
 
@@ -72,9 +73,9 @@ def _run(
         allow_code_execution=allow_code_execution,
     )
     rows = side_by_side(target, drafter, plan, console)
-    write_rows(folder / "results.jsonl", rows)
+    write_rows(folder / RESULTS, rows)
     print_rows(console, rows)
-    console.print(f"drafter: {folder / 'drafter'}   rows: {folder / 'results.jsonl'}", highlight=False, soft_wrap=True)
+    console.print(f"drafter: {folder / 'drafter'}   rows: {folder / RESULTS}", highlight=False, soft_wrap=True)
     return rows
 
 

@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from spot_infer.atomic import full_disk_named, write_file
 from spot_infer.errors import SpotError
 
+RESULTS = "results.jsonl"
+"""The file's name in the folder of a run."""
+
 CELL_IDENTITY = (
     *("suite", "kind", "task", "target", "drafter", "rule", "method", "budget", "options", "temperature", "top_k"),
     *("top_p", "verifier", "seed", "ignore_stop", "max_new_tokens", "block_length", "mode", "n"),

@@ -12,9 +12,8 @@ from small_bench import Quiet, bench_options, cells, run_bench, save_bench_files
 from spot_infer.cost import load_curve
 from spot_infer.errors import SpotError
 from spot_train.bench.plan import CellGroup, Condition, Wanted, merged, options, runs_of
-from spot_train.bench.run import RESULTS
 from spot_train.bench.spread import ratio_spread, speed_spread
-from spot_train.results import Cell, Curve, Row
+from spot_train.results import RESULTS, Cell, Curve, Row
 from spot_train.suites import SUITES
 from spot_train.suites.ladder import CURVE, STEPS
 

@@ -14,8 +14,7 @@ from small_bench import bench_options, cells, run_bench, save_bench_files, untim
 from small_target import REPO
 
 from spot_train.bench.materials import BenchOptions
-from spot_train.bench.run import RESULTS
-from spot_train.results import read_rows
+from spot_train.results import RESULTS, read_rows
 from spot_train.suites import SUITES
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from spot_train.report import write_report
 from spot_train.report.document import Plot, Series
 from spot_train.report.figures import compose, draw
 from spot_train.report.sections import build_report
-from spot_train.results import append_rows
+from spot_train.results import RESULTS, append_rows
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PHONE_PX = 390
@@ -123,7 +123,10 @@ def test_the_command_writes_all_formats_and_again_the_same_bytes(results, tmp_pa
     markdown = written[Path("report.md")].decode()
     linked = set(re.findall(r"\]\((figures/[^)]+)\)", markdown))
     assert linked == {one.as_posix() for one in written if one.suffix == ".png"}
-    write_report([results], tmp_path / "a")
+    folder = tmp_path / "bench"
+    folder.mkdir()
+    shutil.copy(results, folder / RESULTS)
+    write_report([folder], tmp_path / "a")
     assert written == {one: (tmp_path / "a" / one).read_bytes() for one in written}
 
 
@@ -136,6 +139,8 @@ def bad_files(folder: Path) -> list[tuple[Path, str]]:
     (folder / "suite.jsonl").write_text(cell(suite="speed").model_dump_json() + "\n")
     (folder / "bytes.jsonl").write_bytes(b"\xff\xfe\n")
     words = {"empty": "no rows", "torn": "torn", "newer": "colour", "suite": "speed", "bytes": "line 1", "none": "read"}
+    (folder / "folder.jsonl").mkdir()
+    words["folder"] = RESULTS
     return [(folder / f"{name}.jsonl", word) for name, word in words.items()]
 
 

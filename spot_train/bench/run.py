@@ -25,10 +25,9 @@ from spot_train.bench.materials import BenchOptions, Materials
 from spot_train.bench.plan import CellGroup, Condition, CurveGroup, Group, merged
 from spot_train.bench.recorded import recorded
 from spot_train.output_lock import output_lock
-from spot_train.results import Row, append_rows, cell_key, drop_rows, read_rows
+from spot_train.results import RESULTS, Row, append_rows, cell_key, drop_rows, read_rows
 from spot_train.suites import SUITES
 
-RESULTS = "results.jsonl"
 FACTS = "bench.json"
 
 

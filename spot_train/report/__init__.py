@@ -15,15 +15,19 @@ from spot_train.report.figures import draw
 from spot_train.report.html import render_html
 from spot_train.report.markdown import render_markdown
 from spot_train.report.sections import build_report
-from spot_train.results import Row, read_rows
+from spot_train.results import RESULTS, Row, read_rows
 
 MARKDOWN, HTML, FIGURES = "report.md", "report.html", "figures"
 
 
 def read_results(paths: Sequence[Path]) -> list[Row]:
-    """The rows of all files, in order. Raises SpotError for a file that is torn, empty or no results file."""
+    """The rows of all files, in order; of a folder, the file that bench wrote there.
+
+    Raises SpotError for a file that is torn, empty or no results file.
+    """
     rows: list[Row] = []
-    for path in paths:
+    for place in paths:
+        path = place / RESULTS if place.is_dir() else place
         found = read_rows(path)
         data = path.read_bytes()
         if data and not data.endswith(b"\n"):
