@@ -76,6 +76,13 @@ class CommitRule:
         return self.quota if isinstance(self.quota, tuple) else (self.quota,)
 
     @property
+    def tie_width(self) -> float:
+        """Largest 1 - p at which a slot of probability p still ranks as a certain one does: 0 where none does."""
+        if self.resolution == "bfloat16":
+            return 2.0**-9
+        return self.resolution if isinstance(self.resolution, float) else 0.0
+
+    @property
     def counts_commits(self) -> bool:
         """Whether a step depends on how many commits its block has seen."""
         return self.opening == "first" or isinstance(self.quota, tuple)
@@ -137,6 +144,14 @@ class Sampling:
             raise SpotError(f"top_k is {self.top_k}; use 0 to keep every token or a positive integer")
         if not 0 < self.top_p <= 1:
             raise SpotError(f"top_p is {self.top_p}; use a number above 0 and at most 1")
+
+
+def named_resolution(text: str) -> str | float:
+    """A resolution as a command line gives it: a name, or a number that ties probabilities."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def confidence(logits: Tensor, forbidden_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:

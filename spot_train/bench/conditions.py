@@ -59,10 +59,10 @@ def _condition(
     return replace(condition, prompts=materials.prompts(condition.prompts))
 
 
-def places(materials: Materials, both: bool = False) -> Iterator[tuple[str, CommitRule]]:
-    """Every target under every commit rule of the bench."""
+def places(materials: Materials, resolutions: Sequence[str] = ()) -> Iterator[tuple[str, CommitRule]]:
+    """Every target under every commit rule of the bench; these resolutions where the command names none."""
     for target in materials.recipes:
-        for rule in materials.rules(both):
+        for rule in materials.rules(resolutions):
             yield target, rule
 
 

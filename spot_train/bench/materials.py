@@ -19,7 +19,7 @@ from spot_infer.errors import SpotError
 from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request, Verifier, check_settings
 from spot_infer.targets.protocol import Target
-from spot_infer.transition import CommitRule
+from spot_infer.transition import CommitRule, named_resolution
 from spot_train.bench.plan import Condition
 from spot_train.calibrate.calibration import read_calibration
 from spot_train.calibrate.graph import load_graph
@@ -105,11 +105,11 @@ class Materials:
             self._loaded = key, target
         return self._loaded[1]
 
-    def rules(self, both: bool = False) -> list[CommitRule]:
-        """The commit rules a suite runs under: those of the command, else both resolutions or the recipe's."""
+    def rules(self, resolutions: Sequence[str] = ()) -> list[CommitRule]:
+        """The commit rules a suite runs under: those of the command, else these resolutions, else the recipe's."""
         own = self.recipe.rule.commit_rule()
-        chosen = self.options.rules or (RESOLUTIONS if both else ())
-        return [replace(own, resolution=_resolution(one)) for one in chosen] or [own]
+        chosen = self.options.rules or resolutions
+        return [replace(own, resolution=named_resolution(one)) for one in chosen] or [own]
 
     def settings(self, condition: Condition) -> DecodeSettings:
         """Decoding of a condition; budget, floor, padding and verifier are a method's."""
@@ -147,14 +147,17 @@ class Materials:
         return min(count, len(self.task.examples))
 
     def orders(self, rule: CommitRule, block_length: int) -> list[str]:
-        """Drafters trained under `rule` for this block length; where there is none, those of other rules."""
+        """Drafters trained under `rule` for this block length; where there is none, under what ties most alike."""
         fitting = [name for name, one in self.drafters.items() if one.model.config.block_length == block_length]
         own = [name for name in fitting if self.drafters[name].rule == rule]
         if self.drafters and not fitting:
             self.note(f"no drafter was trained for block length {block_length}: spot is left out there")
-        if fitting and not own:
-            self.note(f"no drafter was trained under the {rule.resolution} rule: {', '.join(fitting)} run under it")
-        return own or fitting
+        if own or not fitting:
+            return own
+        apart = {name: abs(self.drafters[name].rule.tie_width - rule.tie_width) for name in fitting}
+        nearest = [name for name in fitting if apart[name] == min(apart.values())]
+        self.note(f"no drafter was trained under the {rule.resolution} rule: {', '.join(nearest)} run under it")
+        return nearest
 
     def graph(self, condition: Condition) -> CalibratedGraph | None:
         """The draft graph calibrated under the condition's rule for its block length, or None.
@@ -240,14 +243,6 @@ class Materials:
     @cached_property
     def drafter_hashes(self) -> dict[str, str]:
         return {name: weights_hash(one.model) for name, one in self.drafters.items()}
-
-
-def _resolution(text: str) -> str | float:
-    """A resolution as the command line gives it: a name, or a number that ties probabilities."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _recipes(options: BenchOptions, recipe: Recipe) -> dict[str, Recipe]:

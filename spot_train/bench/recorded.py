@@ -79,6 +79,11 @@ def generated(trajectory: Trajectory) -> tuple[int, ...]:
     return tuple(flat.tolist())
 
 
+def outputs(materials: Materials, condition: Condition) -> list[tuple[int, ...]]:
+    """The generated ids of every prompt of the condition's control, in the task's order."""
+    return [generated(one) for one in recorded(materials, condition).trajectories]
+
+
 def _facts(materials: Materials, condition: Condition) -> dict[str, Any]:
     """All that a recorded trajectory depends on, as JSON."""
     values = {

@@ -16,6 +16,7 @@ from spot_train.report.document import Report, Section
 from spot_train.report.ladder_suite import ladder
 from spot_train.report.main_suite import main, oracle, plain
 from spot_train.report.response_suites import ablation, block, budget, length, temperature, transfer
+from spot_train.report.rule_suite import rule
 from spot_train.report.scope import commands, listed, sentence
 from spot_train.results import Cell, Curve, Row
 
@@ -50,6 +51,11 @@ SUITES: dict[str, tuple[str, str, Callable[[Sequence[Cell]], Content]]] = {
         "From the paper's decoder to this one",
         "What each step beyond the paper is worth: states merged, boundaries fused, a budget that pays for itself",
         ladder,
+    ),
+    "rule": (
+        "The resolution of the commit rule",
+        "How much easier a coarser commit rule is to foresee, and what it does to the answers",
+        rule,
     ),
     "calibration": (
         "Calibration",

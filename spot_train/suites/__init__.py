@@ -15,6 +15,7 @@ from spot_train.suites import (
     length,
     main,
     oracle,
+    rule,
     temperature,
     transfer,
 )
@@ -35,4 +36,5 @@ SUITES: Mapping[str, Callable[[Materials], list[Group]]] = {
     "transfer": transfer.groups,
     "calibration": calibration.groups,
     "ladder": ladder.groups,
+    "rule": rule.groups,
 }

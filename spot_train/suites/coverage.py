@@ -17,7 +17,7 @@ from spot_infer.features import stale_ranking
 from spot_infer.transition import CommitRule
 from spot_train.bench.conditions import STOPS, counted, places
 from spot_train.bench.curves import curve
-from spot_train.bench.materials import Materials
+from spot_train.bench.materials import RESOLUTIONS, Materials
 from spot_train.bench.plan import Condition, CurveGroup, Group
 from spot_train.bench.recorded import recorded
 from spot_train.fit.evaluate import stale_accuracy
@@ -34,7 +34,7 @@ def groups(materials: Materials) -> list[Group]:
     """T = 0 under both rules, with and without the filler after the stop token."""
     return [
         CurveGroup(SUITE, replace(counted(materials, target, rule, ignore_stop=ignore_stop), mode="replay"), measure)
-        for target, rule in places(materials, both=True)
+        for target, rule in places(materials, RESOLUTIONS)
         for ignore_stop in STOPS
     ]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from spot_infer.allocate import MOST_STATES
 from spot_train.bench.conditions import counted, places, timed, trained
-from spot_train.bench.materials import Materials
+from spot_train.bench.materials import RESOLUTIONS, Materials
 from spot_train.bench.plan import DRAFT_FREE, CellGroup, Condition, Group, Wanted, options
 from spot_train.suites.oracle import ORACLES
 
@@ -25,12 +25,12 @@ CURVE = "paper-gsm8k"
 
 
 def groups(materials: Materials) -> list[Group]:
-    """The smallest and the largest budget, under every rule of the bench (both, where none is named)."""
+    """The smallest and the largest budget, under every rule of the bench."""
     budgets = sorted({min(materials.options.budgets), max(materials.options.budgets)})
     asked: list[Group] = []
     if not materials.drafters:
         materials.note("ladder: its steps are of a trained drafter, and there is none; give --drafter")
-    for target, rule in places(materials, both=True):
+    for target, rule in places(materials, RESOLUTIONS):
         conditions = [
             counted(materials, target, rule),
             counted(materials, target, rule, ignore_stop=True),

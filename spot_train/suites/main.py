@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from spot_train.bench.conditions import CHAIN_DEPTH, STOPS, counted, few, line_up, places, some, timed
 from spot_train.bench.curves import curve
-from spot_train.bench.materials import Materials
+from spot_train.bench.materials import RESOLUTIONS, Materials
 from spot_train.bench.plan import CellGroup, Condition, CurveGroup, Group, Wanted, options
-from spot_train.bench.recorded import generated, recorded
+from spot_train.bench.recorded import outputs
 from spot_train.results import Curve
 
 SUITE = "main"
@@ -25,7 +25,7 @@ def groups(materials: Materials) -> list[Group]:
     """T = 0 counted and timed, T = 1 for every seed; the rules' outputs compared."""
     budgets = materials.options.budgets
     asked: list[Group] = []
-    for target, rule in places(materials, both=True):
+    for target, rule in places(materials, RESOLUTIONS):
         for ignore_stop in STOPS:
             at_zero = counted(materials, target, rule, ignore_stop=ignore_stop)
             prompts = few(materials) if ignore_stop else some(materials)
@@ -57,9 +57,9 @@ def shared_outputs(materials: Materials, condition: Condition) -> list[Curve]:
     """Share of prompts whose output is the same under this rule and under float32, and the accuracy of each."""
     fine = replace(condition, rule=replace(condition.rule, resolution="float32"))
     target = materials.target(condition.target, condition.block_length)
-    outputs = [[generated(one) for one in recorded(materials, each).trajectories] for each in (fine, condition)]
-    same = sum(one == other for one, other in zip(*outputs, strict=True)) / len(outputs[0])
-    accuracies = [materials.scores(target, one).accuracy for one in outputs]
+    both = [outputs(materials, each) for each in (fine, condition)]
+    same = sum(one == other for one, other in zip(*both, strict=True)) / len(both[0])
+    accuracies = [materials.scores(target, one).accuracy for one in both]
     name = str(condition.rule.resolution)
     labels = "draft-free outputs of the two rules", "share of prompts"
     x = ["identical outputs", "accuracy, float32", f"accuracy, {name}"]

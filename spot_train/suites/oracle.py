@@ -6,7 +6,7 @@ Oracles look up the control's recorded trajectory, so no look-ahead has to be su
 from __future__ import annotations
 
 from spot_train.bench.conditions import STOPS, calibrated, counted, places, trained
-from spot_train.bench.materials import Materials
+from spot_train.bench.materials import RESOLUTIONS, Materials
 from spot_train.bench.plan import DRAFT_FREE, CellGroup, Group, Wanted
 
 SUITE = "oracle"
@@ -17,7 +17,7 @@ def groups(materials: Materials) -> list[Group]:
     """The three oracles beside what they bound, T = 0, stop tokens honoured and ignored."""
     budgets = materials.options.budgets
     asked: list[Group] = []
-    for target, rule in places(materials, both=True):
+    for target, rule in places(materials, RESOLUTIONS):
         for ignore_stop in STOPS:
             condition = counted(materials, target, rule, ignore_stop=ignore_stop)
             wanted = [

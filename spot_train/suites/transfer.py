@@ -6,7 +6,7 @@ A drafter runs where the block length is its own, under the rule of the bench, w
 from __future__ import annotations
 
 from spot_train.bench.conditions import counted, places, some
-from spot_train.bench.materials import Materials
+from spot_train.bench.materials import RESOLUTIONS, Materials
 from spot_train.bench.plan import DRAFT_FREE, CellGroup, Group, Wanted
 
 SUITE = "transfer"
@@ -16,7 +16,7 @@ def groups(materials: Materials) -> list[Group]:
     """The smallest budget, T = 0, stop tokens honoured."""
     budget = min(materials.options.budgets)
     asked: list[Group] = []
-    for target, rule in places(materials, both=True):
+    for target, rule in places(materials, RESOLUTIONS):
         condition = counted(materials, target, rule, prompts=some(materials))
         length = materials.block_length(condition)
         wanted = [Wanted(SUITE, DRAFT_FREE), Wanted(SUITE, "chain", budget)]
