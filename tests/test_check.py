@@ -37,7 +37,7 @@ from spot_train.check.rounding import allowed_shift, needed_shift
 from spot_train.check.run import Check, check
 from spot_train.check.structure import Line, audit_structure
 from spot_train.check.subject import Subject
-from spot_train.check.view import coarser, describe, print_check, verdict
+from spot_train.check.view import describe, fewest_flips, print_check, verdict
 from spot_train.cli import run
 from spot_train.collect.recording import decoded_trajectories
 
@@ -240,7 +240,7 @@ def test_where_shapes_move_what_bfloat16_rounds_the_coarser_rule_flips_less_and_
     fine, coarse = (found.audits[resolution].batches for resolution in ("float32", "bfloat16"))
     assert fine.flips and coarse.rate < fine.rate
     assert found.holds and verdict(found).endswith("all near-ties")
-    assert coarser(found.audits).endswith("the coarser one flips less.")
+    assert fewest_flips(found.audits).endswith("; fewest under bfloat16.")
     assert all(flips.same_bits for flips in found.remedies[-1].drafted.values())
     print_check(Console(), found)
 

@@ -20,6 +20,10 @@ def check(
         Path | None,
         typer.Option("--input", help="JSONL with prompt, messages or tokens; default a held-out pool."),
     ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help="Resolution: float32, bfloat16 or e: p >= 1 - e tie; default both. Repeatable."),
+    ] = None,
     bitwise: Annotated[bool, typer.Option("--bitwise", help="Decode in bitwise mode, and compare every bit.")] = False,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
@@ -40,6 +44,8 @@ def check(
 
     from spot_infer.atomic import check_place, write_json
     from spot_infer.checkpoint import load_drafter
+    from spot_infer.transition import named_resolution
+    from spot_train.check.decoding import RESOLUTIONS
     from spot_train.check.run import check as run
     from spot_train.check.subject import SubjectOptions, load_subject
     from spot_train.check.view import print_check
@@ -63,6 +69,7 @@ def check(
             budget=budget,
             batch_size=batch_size,
             max_new_tokens=max_new_tokens,
+            resolutions=tuple(map(named_resolution, rule or ())) or RESOLUTIONS,
         )
     )
     order = None

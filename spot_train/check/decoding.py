@@ -14,21 +14,23 @@ from spot_train.check.flips import Flips, compare_runs, count_ties
 from spot_train.collect.recording import decoded_trajectories
 from spot_train.trajectory import Trajectory
 
-RESOLUTIONS = ("float32", "bfloat16")
+Resolution = str | float
+RESOLUTIONS: tuple[Resolution, ...] = ("float32", "bfloat16")
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class DecodingPlan:
     """What is decoded: greedily, one commit a step ranked by probability. settings: length, batch, layout and budget of
-    the drafted runs."""
+    the drafted runs; resolutions: of the commit rule, each audited apart."""
 
     requests: Sequence[Request]
     settings: DecodeSettings
-    drafter: Callable[[str], Drafter]
+    drafter: Callable[[Resolution], Drafter]
     """The drafter of a resolution."""
+    resolutions: Sequence[Resolution] = RESOLUTIONS
 
-    def under(self, resolution: str) -> DecodeSettings:
+    def under(self, resolution: Resolution) -> DecodeSettings:
         """The drafted runs' settings under a resolution."""
         return replace(self.settings, rule=replace(self.settings.rule, resolution=resolution))
 
@@ -38,7 +40,7 @@ class DecodingAudit:
     """Under one resolution. tied: steps at which slots tie for the next commit, of `asked` with more than one masked;
     batches: draft-free in batches against one by one; drafted: against draft-free in the same batches."""
 
-    resolution: str
+    resolution: Resolution
     tied: int
     asked: int
     batches: Flips
@@ -69,7 +71,7 @@ class DecodingAudit:
 class BitwiseAudit:
     """Drafted against draft-free in bitwise mode, under one resolution."""
 
-    resolution: str
+    resolution: Resolution
     flips: Flips
 
     @property
@@ -85,7 +87,7 @@ def draft_free(target: Target, requests: Sequence[Request], settings: DecodeSett
     return decoded_trajectories(target, requests, replace(settings, budget=0, boundary="separate"))
 
 
-def drafted_flips(target: Target, plan: DecodingPlan, resolution: str, settings: DecodeSettings) -> Flips:
+def drafted_flips(target: Target, plan: DecodingPlan, resolution: Resolution, settings: DecodeSettings) -> Flips:
     """Drafted against draft-free decoding, both under `settings`."""
     free = draft_free(target, plan.requests, settings)
     drafted = decoded_trajectories(target, plan.requests, settings, plan.drafter(resolution))
@@ -93,7 +95,7 @@ def drafted_flips(target: Target, plan: DecodingPlan, resolution: str, settings:
 
 
 def audit_decoding(
-    target: Target, plan: DecodingPlan, resolution: str, progress: Progress = lambda done: None
+    target: Target, plan: DecodingPlan, resolution: Resolution, progress: Progress = lambda done: None
 ) -> DecodingAudit:
     """Decode the plan's prompts one by one, in batches, and drafted, and compare."""
     settings = plan.under(resolution)
@@ -113,8 +115,13 @@ def audit_decoding(
     )
 
 
+def audited(target: Target, plan: DecodingPlan, progress: Progress = lambda done: None) -> dict[str, DecodingAudit]:
+    """The audits of all the plan's resolutions, by name."""
+    return {str(one): audit_decoding(target, plan, one, progress) for one in plan.resolutions}
+
+
 def audit_bitwise(
-    target: Target, plan: DecodingPlan, resolution: str, progress: Progress = lambda done: None
+    target: Target, plan: DecodingPlan, resolution: Resolution, progress: Progress = lambda done: None
 ) -> BitwiseAudit:
     """Decode the plan's prompts draft-free and drafted in bitwise mode, and compare every bit.
 

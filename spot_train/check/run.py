@@ -13,13 +13,13 @@ from spot_infer.targets import with_float32_head
 from spot_infer.transition import CommitRule
 from spot_infer.verify import distribution_preserving
 from spot_train.check.decoding import (
-    RESOLUTIONS,
     BitwiseAudit,
     DecodingAudit,
     DecodingPlan,
     Progress,
+    Resolution,
     audit_bitwise,
-    audit_decoding,
+    audited,
     draft_free,
 )
 from spot_train.check.probes import choose_probes
@@ -82,7 +82,7 @@ def check(
     name: str = "chain",
     progress: Progress = lambda done: None,
 ) -> Check:
-    """Audit the subject's structure, then its decoding under both resolutions and, where anything flipped, what helps.
+    """Audit the subject's structure, then its decoding under every resolution and, where anything flipped, what helps.
 
     With `bitwise` the decoding audited is that of bitwise mode, and nothing else. Without a `drafter` the untrained
     chain drafts.
@@ -90,10 +90,10 @@ def check(
     target, settings = subject.target, subject.settings
     found = Check(subject, name)
 
-    def drafter_of(resolution: str) -> Drafter:
+    def drafter_of(resolution: Resolution) -> Drafter:
         return drafter or ChainDrafter(CommitRule(resolution=resolution))
 
-    plan = DecodingPlan(subject.requests, settings, drafter_of)
+    plan = DecodingPlan(subject.requests, settings, drafter_of, subject.resolutions)
     progress("structure")
     some = subject.requests[: 2 * _PROBES]
     runs = draft_free(target, some, settings)
@@ -103,12 +103,12 @@ def check(
     found.lines = audit_structure(target, probes, settings.budget)
     if bitwise:
         try:
-            for one in RESOLUTIONS:
-                found.bitwise[one] = audit_bitwise(target, plan, one, progress)
+            for one in plan.resolutions:
+                found.bitwise[str(one)] = audit_bitwise(target, plan, one, progress)
         except SpotError as error:
             found.bitwise_refused = str(error)
         return found
-    found.audits = {one: audit_decoding(target, plan, one, progress) for one in RESOLUTIONS}
+    found.audits = audited(target, plan, progress)
     if any(audit.batches.flips or audit.drafted.flips for audit in found.audits.values()):
         found.remedies = measure_remedies(target, plan, found.audits, with_float32_head, progress)
     return found

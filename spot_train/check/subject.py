@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling
 from spot_train.calibrate.calibration import heldout_prompts
+from spot_train.check.decoding import RESOLUTIONS, Resolution
 from spot_train.collect.collect import decode_settings, load_recipe_target
 from spot_train.recipe.recipe import Recipe, load_recipe, parse_overrides, resolve_path
 
@@ -37,18 +38,20 @@ class SubjectOptions:
     budget: int | None = None
     batch_size: int | None = None
     max_new_tokens: int | None = None
+    resolutions: Sequence[Resolution] = RESOLUTIONS
 
 
 @dataclass(frozen=True)
 class Subject:
     """The target, the requests, and the settings of drafted runs; name: what the user called it; bitwise: the recipe
-    decodes in bitwise mode."""
+    decodes in bitwise mode; resolutions: of the commit rule, each checked apart."""
 
     name: str
     target: Target
     requests: tuple[Request, ...]
     settings: DecodeSettings
     bitwise: bool = False
+    resolutions: Sequence[Resolution] = RESOLUTIONS
 
 
 def load_subject(options: SubjectOptions) -> Subject:
@@ -82,7 +85,10 @@ def load_subject(options: SubjectOptions) -> Subject:
     settings = replace(settings, rule=CommitRule(), sampling=Sampling(), stop=(), **given)
     requests = _requests(options, target, recipe, settings.max_new_tokens)
     check_requests(target.spec, requests, settings)
-    return Subject(options.target, target, requests, settings, recipe is not None and recipe.decode.bitwise)
+    for one in options.resolutions:
+        replace(settings.rule, resolution=one)
+    bitwise = recipe is not None and recipe.decode.bitwise
+    return Subject(options.target, target, requests, settings, bitwise, options.resolutions)
 
 
 def _requests(

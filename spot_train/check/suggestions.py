@@ -10,12 +10,11 @@ from spot_infer.errors import SpotError
 from spot_infer.packing import resolve_layout
 from spot_infer.targets.protocol import CanvasTarget, Target
 from spot_train.check.decoding import (
-    RESOLUTIONS,
     DecodingAudit,
     DecodingPlan,
     Progress,
     audit_bitwise,
-    audit_decoding,
+    audited,
     drafted_flips,
 )
 from spot_train.check.flips import Flips
@@ -59,7 +58,7 @@ def measure_remedies(
         found.append(Remedy(setting, {}, _drafted(target, replace(plan, settings=replace(plan.settings, **changes)))))
     if (finer := float32_head(target)) is not None:
         setting = "float32 head"
-        found.append(_remedy(setting, {one: audit_decoding(finer, plan, one, progress) for one in RESOLUTIONS}))
+        found.append(_remedy(setting, audited(finer, plan, progress)))
     if not isinstance(target, CanvasTarget):
         found.append(_bitwise(target, plan, progress))
     return found
@@ -75,13 +74,13 @@ def _remedy(setting: str, audits: dict[str, DecodingAudit]) -> Remedy:
 
 def _drafted(target: Target, plan: DecodingPlan) -> dict[str, Flips]:
     """Drafted against draft-free, both as the plan says."""
-    return {one: drafted_flips(target, plan, one, plan.under(one)) for one in RESOLUTIONS}
+    return {str(one): drafted_flips(target, plan, one, plan.under(one)) for one in plan.resolutions}
 
 
 def _bitwise(target: Target, plan: DecodingPlan, progress: Progress) -> Remedy:
     setting = "bitwise"
     try:
-        runs = {one: audit_bitwise(target, plan, one, progress).flips for one in RESOLUTIONS}
+        runs = {str(one): audit_bitwise(target, plan, one, progress).flips for one in plan.resolutions}
     except SpotError as error:
         return Remedy(setting, {}, {}, str(error))
     return Remedy(setting, {}, runs)

@@ -11,7 +11,7 @@ from rich.table import Table
 from spot_infer.blocks import Commit, Step
 from spot_infer.targets.protocol import Target
 from spot_infer.verify import distribution_preserving, verdict_line
-from spot_train.check.decoding import RESOLUTIONS, DecodingAudit
+from spot_train.check.decoding import DecodingAudit
 from spot_train.check.flips import Flip, Flips
 from spot_train.check.run import Check
 from spot_train.check.structure import Line
@@ -38,7 +38,7 @@ def print_check(console: Console, found: Check) -> None:
         console.print(bitwise_table({name: audit.flips for name, audit in found.bitwise.items()}))
     for sentence in named_flips(found):
         _say(console, sentence)
-    if found.audits and (sentence := coarser(found.audits)):
+    if found.audits and (sentence := fewest_flips(found.audits)):
         _say(console, sentence)
     if found.remedies:
         console.print(remedies_table(found.remedies))
@@ -67,7 +67,7 @@ def decoding_table(audits: Sequence[DecodingAudit]) -> Table:
     """Two rows a resolution: batches against one by one, drafted against draft-free."""
     table = _table("rule", "decoding", *_COUNTED, "ties")
     for audit in audits:
-        table.add_row(audit.resolution, "batches", *_counts(audit.batches), f"{audit.tie_rate:.1%}")
+        table.add_row(str(audit.resolution), "batches", *_counts(audit.batches), f"{audit.tie_rate:.1%}")
         table.add_row("", "drafted", *_counts(audit.drafted), "")
     return table
 
@@ -88,10 +88,11 @@ def _counts(flips: Flips) -> list[str]:
 
 def remedies_table(remedies: Sequence[Remedy]) -> Table:
     """One row a remedy: flips of compared steps, by comparison and resolution."""
-    kinds = [f"{compared}, {one}" for compared in ("batches", "drafted") for one in RESOLUTIONS]
+    resolutions = list(remedies[0].batches)
+    kinds = [f"{compared}, {one}" for compared in ("batches", "drafted") for one in resolutions]
     table = _table("with", *kinds)
     for remedy in remedies:
-        cells = [_share(runs.get(one)) for runs in (remedy.batches, remedy.drafted) for one in RESOLUTIONS]
+        cells = [_share(runs.get(one)) for runs in (remedy.batches, remedy.drafted) for one in resolutions]
         table.add_row(remedy.setting, *cells)
     return table
 
@@ -100,16 +101,15 @@ def _share(flips: Flips | None) -> str:
     return "-" if flips is None else f"{len(flips.flips)}/{flips.steps}"
 
 
-def coarser(audits: dict[str, DecodingAudit]) -> str:
-    """Which resolution flips less by batch shape alone, where any does."""
-    fine, coarse = (audits[one].batches for one in RESOLUTIONS)
-    if not fine.flips and not coarse.flips:
+def fewest_flips(audits: dict[str, DecodingAudit]) -> str:
+    """Which resolutions flip least by batch shape alone, where any does."""
+    found = {name: audit.batches for name, audit in audits.items()}
+    if not any(flips.flips for flips in found.values()):
         return ""
-    order = "less" if coarse.rate < fine.rate else "more" if coarse.rate > fine.rate else "as much"
-    return (
-        f"By batch shape alone the bfloat16 rule flips {len(coarse.flips)} of {coarse.steps} steps, the float32 rule "
-        f"{len(fine.flips)} of {fine.steps}: the coarser one flips {order}."
-    )
+    counts = ", ".join(f"{len(flips.flips)} of {flips.steps} under {name}" for name, flips in found.items())
+    least = min(flips.rate for flips in found.values())
+    names = " and ".join(name for name, flips in found.items() if flips.rate == least)
+    return f"Steps that batch shape alone flips, by resolution of the rule: {counts}; fewest under {names}."
 
 
 def named_flips(found: Check) -> Iterator[str]:
