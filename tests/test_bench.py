@@ -11,10 +11,13 @@ from small_bench import Quiet, bench_options, cells, run_bench, save_bench_files
 
 from spot_infer.cost import load_curve
 from spot_infer.errors import SpotError
+from spot_infer.transition import CommitRule
+from spot_train.bench.conditions import counted
+from spot_train.bench.materials import Materials
 from spot_train.bench.plan import CellGroup, Condition, Wanted, merged, options, runs_of
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.results import RESULTS, Cell, Curve, Row
-from spot_train.suites import SUITES
+from spot_train.suites import SUITES, rule
 from spot_train.suites.ladder import CURVE, STEPS
 
 
@@ -164,7 +167,7 @@ def test_rows_that_no_bench_wrote_are_not_resumed(recipe: Path, tmp_path: Path) 
     assert file.read_bytes() == before
 
 
-@pytest.mark.parametrize("suite", sorted(SUITES.keys() - {"main", "oracle", "transfer"}))
+@pytest.mark.parametrize("suite", sorted(SUITES.keys() - {"main", "oracle", "rule", "transfer"}))
 def test_every_suite_gives_valid_rows(recipe: Path, tmp_path: Path, suite: str) -> None:
     rows = run_bench([suite], bench_options(recipe, tmp_path / "out", prompts_replay=1, prompts_real=1))
     assert rows and {row.suite for row in rows} == {suite}
@@ -192,6 +195,37 @@ def test_a_step_of_the_ladder_is_held_against_the_oracle_of_its_boundaries(recip
     assert control.measures[f"throughput_{CURVE}"] == 1
     fused, copies = steps[-1], load_curve(CURVE).cost(1 + steps[-1].budget)
     assert fused.reduction / copies <= (fused.measures[f"throughput_{CURVE}"] or 0) < fused.reduction
+
+
+def test_a_resolution_is_held_against_its_own_control_and_its_answers_against_the_float32_rules(
+    recipe: Path, tmp_path: Path
+) -> None:
+    progress = Quiet()
+    chosen = bench_options(recipe, tmp_path / "out", rules=("float32", "0.3"))
+    rows = run_bench(["rule"], chosen, progress)
+    by_rule = {rule: [one for one in cells(rows) if one.rule["resolution"] == rule] for rule in ("float32", 0.3)}
+    for found in by_rule.values():
+        control, chain, spot = found
+        assert (control.method, chain.method, spot.method) == ("draft-free", "chain", "spot")
+        assert {tuple(one.per_prompt.draft_free_nfe) for one in found} == {tuple(control.per_prompt.nfe)}
+        assert control.accuracy_by_family
+    assert [found[-1].drafter for found in by_rule.values()] == ["float32", "bfloat16"]
+    assert ["warning" in found[-1].provenance for found in by_rule.values()] == [False, True]
+    assert "no drafter was trained under the 0.3 rule: bfloat16 run under it" in progress.notes
+    (shared,) = [row for row in rows if isinstance(row, Curve)]
+    assert shared.rule["resolution"] == 0.3 and set(shared.y) == {1.0}
+
+
+def test_answers_that_another_resolution_changes_are_counted_by_family(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    materials = Materials(bench_options(recipe, tmp_path / "out", rules=("float32", "0.3"), prompts_replay=4))
+    fine = counted(materials, materials.first_target, CommitRule())
+    answers = {"float32": [(1,), (2,), (3,), (4,)], 0.3: [(1,), (2, 5), (3,), (5,)]}
+    monkeypatch.setattr(rule, "outputs", lambda _, condition: answers[condition.rule.resolution])
+    (shared,) = rule.unchanged(materials, fine)
+    assert [example.family for example in materials.task.examples] == ["math", "list", "json", "math"]
+    assert dict(zip(shared.x, shared.y, strict=True)) == {"all": 0.5, "json": 1.0, "list": 0.0, "math": 0.5}
 
 
 def test_what_bench_leaves_out_or_does_not_do_is_said(recipe: Path, tmp_path: Path) -> None:

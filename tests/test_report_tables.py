@@ -6,6 +6,7 @@ import pytest
 from made_up_results import COARSE, cell, curve, made_up_rows, real_cell
 
 from spot_infer.errors import SpotError
+from spot_infer.transition import CommitRule
 from spot_train.report.document import Section, Table
 from spot_train.report.sections import build_report
 
@@ -141,6 +142,28 @@ def test_the_ladder_counts_from_the_papers_form_and_names_its_steps():
     assert column(table, "step") == names
     assert column(table, "D") == ["", "8", "8", "8", "auto", "8", "8"]
     assert column(table, "fewer than paper") == ["–", "1.00x", "1.25x", "2.00x", "–", "–", "–"]
+
+
+def test_a_row_a_resolution_from_fine_to_coarse_with_what_it_solves_and_foreign_drafters_marked():
+    rows = []
+    for resolution, nfe in ((0.05, 10), ("bfloat16", 16), ("float32", 20)):
+        own = {"suite": "rule", "rule": CommitRule(resolution=resolution).to_dict()}
+        warned = {} if resolution == "bfloat16" else {"warning": "drafter a was trained under another rule"}
+        rows += [
+            cell("draft-free", 0, (40, 40), **own, accuracy=0.5, accuracy_by_family={"list": 1.0, "math": 0.0}),
+            cell("spot", 8, (nfe, nfe), **own, provenance=warned),
+            cell("spot", 20, (nfe - 2, nfe - 2), **own, provenance=warned),
+        ]
+    found = section(rows, "rule")
+    forwards, solved = found.tables
+    assert column(forwards, "resolution") == column(solved, "resolution") == ["float32", "bfloat16", "0.05"]
+    assert column(forwards, "NFE", "spot, D 8") == ["20.00*", "16.00", "10.00*"]
+    assert column(forwards, "reduction", "spot, D 20") == ["2.22x", "2.86x", "5.00x"]
+    assert column(solved, "list") == ["1.000"] * 3 and column(solved, "all") == ["0.500"] * 3
+    assert [plot.title.rsplit(", ")[-1] for plot in found.plots] == ["D 8", "D 20"]
+    assert found.plots[0].categories == tuple(f"{one}, solves 50.0%" for one in ("float32", "bfloat16", "0.05"))
+    assert {one.label: one.y for one in found.plots[0].series}["spot"] == (20.0, 16.0, 10.0)
+    assert any("a was trained under another rule" in note for note in found.notes)
 
 
 def test_transfer_stars_the_native_drafter():

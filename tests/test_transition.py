@@ -93,6 +93,34 @@ def test_epsilon_ties_exactly_the_slots_within_epsilon_of_certain(values: list[f
         assert ranked[certain].min() >= ranked[~certain].max()
 
 
+@given(st.lists(st.floats(-30, 40), min_size=2, max_size=8), st.sampled_from(["bfloat16", 1e-3, 0.05, 0.3]))
+def test_slots_within_the_tie_width_rank_as_a_certain_one_does_and_commit_left_to_right(
+    values: list[float], resolution: Any
+) -> None:
+    rule = CommitRule(resolution=resolution)
+    log_odds = torch.tensor([*values, 60.0], dtype=torch.float64)
+    ranked = ranking_values(log_odds, rule)
+    uncertain = torch.sigmoid(-log_odds)
+    edge = (uncertain - rule.tie_width).abs() < 1e-12
+    assert torch.equal((ranked == ranked[-1])[~edge], (uncertain <= rule.tie_width)[~edge])
+    assert select_slots(ranked.tolist(), log_odds.tolist(), rule) == [int((ranked == ranked[-1]).int().argmax())]
+
+
+@given(st.lists(st.floats(-30, 15), min_size=1, max_size=8), st.sampled_from([1e-3, 0.05, 0.3]))
+def test_a_stated_resolution_changes_nothing_where_no_slot_is_that_sure_and_nothing_a_second_time(
+    values: list[float], epsilon: float
+) -> None:
+    log_odds = torch.tensor(values, dtype=torch.float64)
+    rule, finer = CommitRule(resolution=epsilon), CommitRule(resolution=1e-9)
+    once = ranking_values(log_odds, rule)
+    assert torch.equal(ranking_values(once, rule), once)
+    assert torch.equal(ranking_values(log_odds, finer), ranking_values(log_odds, CommitRule()))
+    assert CommitRule().tie_width == 0
+    order = CommitRule(selection="quota", quota=len(values))
+    kept = [slot for slot in select_slots(values, values, order) if values[slot] < math.log((1 - epsilon) / epsilon)]
+    assert select_slots(once.tolist(), values, replace(order, resolution=epsilon))[len(values) - len(kept) :] == kept
+
+
 @given(fine, st.sampled_from(["margin", "entropy"]))
 def test_margin_and_entropy_follow_their_definitions(logits: list[float], ranking: Any) -> None:
     z = torch.tensor([logits], dtype=torch.float64)
