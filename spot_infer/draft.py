@@ -11,8 +11,9 @@ Where one network call answers for all states, levels save nothing: states are s
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ Hypotheses = Sequence[Sequence[tuple[int, float]]]
 _Key = int | tuple[int, ...]
 """A state while it is searched: its options as bits where orders merge, in order where they do not. A round touches
 hundreds of states and keeps a few, which alone become sets of commits."""
-_AHEAD = 7
+_AHEAD = 4
 """Candidates that a search of one call asks for beside the state that it needs: several take hardly longer than one."""
 
 
@@ -53,16 +54,16 @@ def search(
         for index, (context, options) in enumerate(zip(contexts, hypotheses, strict=True))
     ]
     asking = [one.as_kept() if one_call else one.by_level() for one in searches]
-    while work := [(index, key) for index, one in enumerate(asking) for key in next(one, ())]:
-        queries = [searches[index].query(index, key) for index, key in work]
-        for (index, key), scores in zip(work, score(queries), strict=True):
-            searches[index].expand(key, scores)
+    while asked := [(index, keys) for index, one in enumerate(asking) if (keys := next(one, []))]:
+        answers = iter(score([searches[index].query(index, key) for index, keys in asked for key in keys]))
+        for index, keys in asked:
+            searches[index].expand(keys, list(islice(answers, len(keys))))
     return [one.graph() for one in searches]
 
 
 class _Search:
-    """One context's candidates: every edge found so far, and the kept states among them. An option is a slot and a
-    token to draft there; slots are bits of a state's `filled`."""
+    """One context's candidates: the children of every expanded state, and the states kept. An option is a slot and a
+    token to draft there; a state's children add one that it lacks."""
 
     def __init__(
         self,
@@ -77,31 +78,25 @@ class _Search:
         self.one_call = one_call
         self.width = context.budget if width is None else width
         self.merged = merged
-        self.table_slots: list[int] = context.tables[0].slots.tolist()
-        options = [
-            (index, Commit(context.state.start + self.table_slots[index], token), probability)
-            for index in order
-            for token, probability in hypotheses[index]
-        ]
-        self.commits = [commit for _, commit, _ in options]
-        self.option_slot = [1 << self.table_slots[index] for index, _, _ in options]
+        slots: list[int] = context.tables[0].slots.tolist()
+        options = [(index, token, probability) for index in order for token, probability in hypotheses[index]]
+        self.commits = [Commit(context.state.start + slots[index], token) for index, token, _ in options]
+        self.option_slot = [slots[index] for index, _, _ in options]
         self.option_index = np.array([index for index, _, _ in options], dtype=np.int64)
         self.option_probability = np.array([probability for _, _, probability in options], dtype=np.float64)
         self.deepest = context.room
         self.endings = _endings(context, self.commits)
         self.root: _Key = 0 if merged else ()
-        self.filled: dict[_Key, int] = {self.root: 0}
-        self.edges: dict[_Key, list[tuple[_Key, int, float]]] = {}
+        self.edges: dict[_Key, _Edges] = {}
         self.kept: dict[_Key, float] = {}
         self.states_scored = 0
         self.asked = 0
         if context.budget < 1 or self.deepest < 1:
-            self.edges[self.root] = []
+            self.edges[self.root] = _NO_EDGES
 
     def query(self, index: int, key: _Key) -> Query:
         """What is asked about a state of the context with this index."""
-        filled = self.filled[key]
-        slots = tuple(slot for slot in self.table_slots if filled >> slot & 1)
+        slots = tuple(sorted(self.option_slot[option] for option in _options(key)))
         return index, slots, len(slots)
 
     def by_level(self) -> Iterator[list[_Key]]:
@@ -134,92 +129,157 @@ class _Search:
         found = {key: mass for key, mass in self.kept.items() if mass > smallest and self._worth_asking(key, mass)}
         return list(found) if sum(found.values()) >= price.call + price.state * len(found) else []
 
-    def expand(self, key: _Key, scores: NDArray[np.float64]) -> None:
-        """Add a state's children, the heaviest first, from the probabilities of its slots."""
-        weights = scores[self.option_index] * self.option_probability
-        best = np.argsort(-weights, kind="stable")[: self.width]
-        edges: list[tuple[_Key, int, float]] = []
-        filled = self.filled[key]
-        for option, weight in zip(best.tolist(), weights[best].tolist(), strict=True):
-            if weight <= 0:
-                break
-            below = filled | self.option_slot[option]
-            child: _Key = key | 1 << option if isinstance(key, int) else (*key, option)
-            if self.endings and self._ends(child, below):
-                continue
-            self.filled[child] = below
-            edges.append((child, option, weight))
-        self.edges[key] = edges
-        self.states_scored += 1
+    def expand(self, keys: Sequence[_Key], scores: Sequence[NDArray[np.float64]]) -> None:
+        """Add the children of states, the heaviest first, from the probabilities [m] of each one's slots."""
+        weights = np.array(scores).take(self.option_index, axis=1) * self.option_probability
+        heaviest = np.argsort(-weights, axis=1, kind="stable")[:, : self.width]
+        weights = weights[np.arange(len(keys))[:, None], heaviest]
+        counts = (weights > 0).sum(axis=1).tolist()
+        for key, options, shares, count in zip(keys, heaviest.tolist(), weights, counts, strict=True):
+            edges = _Edges(_children(key, options[:count]), options[:count], shares[:count])
+            self.edges[key] = self._going_on(key, edges) if self.endings else edges
+        self.states_scored += len(keys)
 
-    def _ends(self, key: _Key, filled: int) -> bool:
-        """Whether the state ends the request."""
+    def _going_on(self, key: _Key, edges: _Edges) -> _Edges:
+        """The edges of a state that lead to one that does not end the request."""
+        drafted = set(_options(key))
+        filled = sum(1 << self.option_slot[option] for option in drafted)
+        going = [
+            place
+            for place, option in enumerate(edges.options)
+            if not self._ends({*drafted, option}, filled | 1 << self.option_slot[option])
+        ]
+        options = [edges.options[place] for place in going]
+        return _Edges([edges.children[place] for place in going], options, edges.weights[going])
+
+    def _ends(self, drafted: Collection[int], filled: int) -> bool:
         for needed, option in self.endings:
             if needed & filled != needed:
                 return False
-            if option is None or (key >> option & 1 if isinstance(key, int) else option in key):
+            if option is None or option in drafted:
                 return True
         return False
 
     def _select(self) -> Iterator[list[_Key]]:
-        """Choose the best states from the root: add the heaviest reachable candidate until the budget or the floor is
-        met. In a search of one call, ask for what has to be known on the way."""
+        """Choose the best states from the root: keep the heaviest that is reached until the budget or the floor is met.
+        In a search of one call, ask for what has to be known on the way."""
         context = self.context
-        mass: dict[_Key, float] = {}
-        kept: dict[_Key, float] = {}
-        heap: list[tuple[float, int, _Key]] = []
-        order: dict[_Key, int] = {}
-
-        def spread(source: _Key, amount: float) -> None:
-            """Push a new state's mass down its edges, level by level, through the states that are kept already."""
-            level = {source: amount}
-            while level:
-                below: dict[_Key, float] = {}
-                for parent, added in level.items():
-                    for child, _, weight in self.edges.get(parent, ()):
-                        below[child] = below.get(child, 0.0) + added * weight
-                level = {}
-                for child, added in below.items():
-                    mass[child] = mass.get(child, 0.0) + added
-                    if child in kept:
-                        kept[child] = mass[child]
-                        level[child] = added
-                    else:
-                        heapq.heappush(heap, (-mass[child], order.setdefault(child, len(order)), child))
-
-        spread(self.root, 1.0)
-        while heap and len(kept) < context.budget:
-            negative, _, key = heapq.heappop(heap)
-            if key in kept or -negative != mass[key]:
-                continue
-            if mass[key] < max(context.floor, context.price.floor(len(kept))):
+        reached = _Reached(self.edges)
+        reached.spread(self.root, 1.0)
+        while len(reached.kept) < context.budget and (found := reached.heaviest()) is not None:
+            key, mass = found
+            if mass < max(context.floor, context.price.floor(len(reached.kept))):
                 break
-            kept[key] = mass[key]
-            if self.one_call and len(kept) < context.budget and self._worth_asking(key, mass[key]):
-                ahead = (one for at, _, one in heapq.nsmallest(_AHEAD, heap) if -at == mass[one] and one not in kept)
-                yield [key, *(one for one in ahead if self._worth_asking(one, mass[one]))]
-            spread(key, mass[key])
-        self.kept = kept
+            reached.keep(key)
+            if self.one_call and len(reached.kept) < context.budget and self._worth_asking(key, mass):
+                ahead = reached.heaviest_ones(_AHEAD)
+                yield [key, *(one for one, weighs in ahead if self._worth_asking(one, weighs))]
+            reached.spread(key, mass)
+        self.kept = reached.kept_masses()
 
     def _worth_asking(self, key: _Key, mass: float) -> bool:
         """Whether a state's children are unknown, could be kept and could be worth the scoring."""
-        return (
-            key not in self.edges and mass >= self.context.price.state and self.filled[key].bit_count() < self.deepest
-        )
+        depth = key.bit_count() if isinstance(key, int) else len(key)
+        return key not in self.edges and mass >= self.context.price.state and depth < self.deepest
 
     def graph(self) -> DraftGraph:
         """The kept states as a graph; a state is added under its first kept parent."""
         graph = DraftGraph(merged=self.merged, calls=self.asked, states_scored=self.states_scored)
         node_of = {self.root: 0}
         waiting = [self.root]
-        while waiting:
-            parent = waiting.pop(0)
-            for child, option, _ in self.edges.get(parent, ()):
+        for parent in waiting:
+            edges = self.edges.get(parent, _NO_EDGES)
+            for child, option in zip(edges.children, edges.options, strict=True):
                 if child in self.kept and child not in node_of:
                     step = frozenset((self.commits[option],))
                     node_of[child] = graph.add(node_of[parent], step, self.kept[child])
                     waiting.append(child)
         return graph
+
+
+class _Edges(NamedTuple):
+    """A state's children, the options that lead to them and what share of its mass each takes."""
+
+    children: list[_Key]
+    options: list[int]
+    weights: NDArray[np.float64]
+
+
+_NO_EDGES = _Edges([], [], np.zeros(0))
+
+
+def _options(key: _Key) -> Sequence[int]:
+    """The options of a state."""
+    if not isinstance(key, int):
+        return key
+    return [option for option in range(key.bit_length()) if key >> option & 1]
+
+
+def _children(key: _Key, options: Sequence[int]) -> list[_Key]:
+    if isinstance(key, int):
+        return [key | 1 << option for option in options]
+    return [(*key, option) for option in options]
+
+
+class _Reached:
+    """States that kept states lead to, numbered in the order in which they were first reached, with the mass that has
+    reached them so far. kept: numbers of the chosen ones."""
+
+    def __init__(self, edges: Mapping[_Key, _Edges]) -> None:
+        self.kept: dict[_Key, int] = {}
+        self._edges = edges
+        self._number: dict[_Key, int] = {}
+        self._keys: list[_Key] = []
+        self._below: dict[_Key, NDArray[np.int64]] = {}
+        self._mass = np.zeros(256)
+        self._waiting = np.zeros(256)
+        """Masses of those that are not kept, -inf for those that are."""
+
+    def spread(self, source: _Key, amount: float) -> None:
+        """Send a new state's mass down its edges, level by level, through the states that are kept already."""
+        level = {source: amount}
+        while level:
+            below = {key: self._numbers(key) for key in level}
+            added = np.zeros(len(self._mass))
+            for key, numbers in below.items():
+                added[numbers] += level[key] * self._edges.get(key, _NO_EDGES).weights
+            self._mass += added
+            self._waiting += added
+            level = {key: float(added[number]) for key, number in self.kept.items() if added[number] > 0}
+
+    def keep(self, key: _Key) -> None:
+        number = self.kept[key] = self._number[key]
+        self._waiting[number] = -np.inf
+
+    def heaviest(self) -> tuple[_Key, float] | None:
+        """The heaviest state that is not kept, the first one reached among equals, and its mass; None for none."""
+        number = int(self._waiting.argmax())
+        mass = float(self._waiting[number])
+        return (self._keys[number], mass) if mass > 0 else None
+
+    def heaviest_ones(self, count: int) -> list[tuple[_Key, float]]:
+        """The heaviest `count` states that are not kept."""
+        numbers = self._waiting.argpartition(-count)[-count:]
+        masses = self._waiting[numbers].tolist()
+        return [(self._keys[number], mass) for number, mass in zip(numbers.tolist(), masses, strict=True) if mass > 0]
+
+    def kept_masses(self) -> dict[_Key, float]:
+        return {key: float(self._mass[number]) for key, number in self.kept.items()}
+
+    def _numbers(self, parent: _Key) -> NDArray[np.int64]:
+        """The numbers of an expanded state's children."""
+        known = self._below.get(parent)
+        if known is None:
+            found: list[int] = []
+            for child in self._edges.get(parent, _NO_EDGES).children:
+                number = self._number.setdefault(child, len(self._keys))
+                if number == len(self._keys):
+                    self._keys.append(child)
+                found.append(number)
+            known = self._below[parent] = np.array(found, dtype=np.int64)
+            while len(self._keys) > len(self._mass):
+                self._mass, self._waiting = (np.append(one, np.zeros(len(one))) for one in (self._mass, self._waiting))
+        return known
 
 
 def _endings(context: DraftContext, commits: Sequence[Commit]) -> list[tuple[int, int | None]]:

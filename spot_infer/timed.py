@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,29 +88,26 @@ class NetworkTime:
     """Seconds in a drafter's network so far."""
 
     seconds: float = 0.0
-    started: float = 0.0
 
 
 @contextmanager
 def network_time(drafter: Drafter, clock: Clock) -> Iterator[NetworkTime]:
-    """Time the passes through an order drafter's encoder; other drafters have no network."""
+    """Time an order drafter's network calls, from its inputs to what the search reads; other drafters have none."""
     time = NetworkTime()
     if not isinstance(drafter, OrderDrafter):
         yield time
         return
+    model, name = drafter.model, "encode" if drafter.model.config.scorer == "one_call" else "level_scores"
+    call = getattr(model, name)
 
-    def start(*_: Any) -> None:
-        time.started = clock.now()
+    def timed(*inputs: Tensor) -> Tensor:
+        started = clock.now()
+        answer: Tensor = call(*inputs)
+        time.seconds += clock.now() - started
+        return answer
 
-    def end(*_: Any) -> None:
-        time.seconds += clock.now() - time.started
-
-    hooks = [
-        drafter.model.input.register_forward_pre_hook(start),
-        drafter.model.norm.register_forward_hook(end),
-    ]
+    setattr(model, name, timed)
     try:
         yield time
     finally:
-        for hook in hooks:
-            hook.remove()
+        delattr(model, name)

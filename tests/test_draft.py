@@ -123,6 +123,45 @@ def test_scoring_states_as_they_are_kept_drafts_what_levels_draft(slots, budget,
         assert right.calls == min(left.calls, 1)
 
 
+def straightforward(one: DraftContext, law, pairs) -> dict[frozenset, float]:  # type: ignore[no-untyped-def]
+    """The merged graph by definition: keep the heaviest state that is reached, all masses summed anew each time."""
+    slots = one.tables[0].slots.tolist()
+    kept: list[frozenset] = []
+
+    def masses() -> dict[frozenset, float]:
+        found = {frozenset(): 1.0}
+        for size in range(one.room):
+            for state in [state for state in [frozenset(), *kept] if len(state) == size]:
+                q = law(0, tuple(sorted(commit.position - START for commit in state)))
+                for index, slot in enumerate(slots):
+                    for token, probability in pairs[index] if q[index] > 0 else ():
+                        child = state | {Commit(START + slot, token)}
+                        found[child] = found.get(child, 0.0) + found[state] * q[index] * probability
+        return found
+
+    while len(kept) < one.budget:
+        reached = {state: mass for state, mass in masses().items() if state and state not in kept}
+        if not reached or max(reached.values()) < one.floor:
+            break
+        kept.append(max(reached, key=reached.__getitem__))
+    return {state: mass for state, mass in masses().items() if state in kept}
+
+
+@given(st.integers(1, 4), st.integers(1, 8), st.integers(0, 10**6), st.sampled_from([0.0, 0.1]), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_a_merged_graph_is_what_its_definition_says(slots, budget, seed, floor, one_call):
+    one = context(slots, budget, floor, completes=bool(seed % 2))
+    pairs = options(one, seed)
+    score = PrefixScore([one], seed)
+    (graph,) = search([one], score, [pairs], one_call=one_call)
+    expected = straightforward(one, score.law, pairs)
+    found = dict(zip(graph.commits[1:], graph.masses[1:], strict=True))
+    assert set(found) == set(expected)
+    assert all(found[state] <= expected[state] * (1 + 1e-9) for state in found)
+    if len(found) < budget:  # else the state kept last is not asked what it would add to the others
+        assert found == pytest.approx(expected)
+
+
 def expected_accepted(graph_sets: set[frozenset], one: DraftContext, law, pairs) -> float:  # type: ignore[no-untyped-def]
     """Expected number of accepted drafts if the drafter's own law were the target's: the sum of reachable masses."""
     mass = {frozenset(): 1.0}

@@ -11,6 +11,7 @@ from torch import Tensor
 from spot_infer.errors import SpotError
 from spot_infer.features import RANK_COLUMN, TABLE_FEATURES
 from spot_infer.order_model import HEAD_HIDDEN, OrderModel, OrderModelConfig, Scorer
+from spot_infer.set_scores import HeadArrays, SetScores, as_array
 
 L = 8
 SMALL = OrderModelConfig(L, d_model=32, heads=4, layers=2, feed_forward=64, head_hidden=16)
@@ -117,13 +118,16 @@ def test_training_starts_from_the_untrained_order(scorer: Scorer) -> None:
 
 
 def test_one_call_answers_for_states_as_a_slow_sum_over_their_slots() -> None:
-    """The head against its formula, slot by slot."""
+    """The head, and its arrays for the search, against its formula, slot by slot."""
     model = make_model("one_call")
     table, slot, valid, root, of, taken, depth = make_inputs()
     scores = model(table, slot, valid, root, of, taken, depth)
     head = model.set_head
-    base, gate, message, prior = model.encode(table, slot, valid, root).split((16, 16, 16, 1), dim=-1)
+    codes = model.encode(table, slot, valid, root)
+    base, gate, message, prior = codes.split((16, 16, 16, 1), dim=-1)
     for query, one in enumerate(of.tolist()):
+        arrays = SetScores(HeadArrays(head), as_array(codes[one]), slot[one].numpy())
+        (searched,) = arrays(taken[[query]].numpy(), depth[[query]].tolist())
         filled = taken[query].nonzero().flatten().tolist()
         for i in set(range(6)) - set(filled):
             inner = base[one, i].clone()
@@ -131,7 +135,9 @@ def test_one_call_answers_for_states_as_a_slow_sum_over_their_slots() -> None:
                 inner += gate[one, i] * message[one, j]
                 inner += head.offset[int(slot[one, j] - slot[one, i]) + L - 1]
             score = prior[one, i, 0] + head.out.weight[0] @ inner.relu()
-            torch.testing.assert_close(scores[query, i], score * head.sharpness[depth[query]].exp())
+            expected = score * head.sharpness[depth[query]].exp()
+            torch.testing.assert_close(scores[query, i], expected)
+            assert searched[i] == pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(

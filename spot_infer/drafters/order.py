@@ -7,7 +7,6 @@ model whose scorer is `per_level`, and one call in all for `one_call` (`order_sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +18,7 @@ from spot_infer.errors import SpotError
 from spot_infer.features import tables_read
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.order_model import OrderModel
-from spot_infer.set_head import SetHead
+from spot_infer.set_scores import HeadArrays
 from spot_infer.transition import CommitRule
 
 
@@ -61,7 +60,7 @@ class OrderDrafter:
         self.settings = settings or DraftSettings()
         self.chain = chain
         self.chunk_states = chunk_states
-        self._cpu_head: SetHead | None = None
+        self._arrays: HeadArrays | None = None
 
     def as_chain(self) -> OrderDrafter:
         """The same model drafting chains, as rejection sampling needs."""
@@ -88,7 +87,7 @@ class OrderDrafter:
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> OrderDrafter:
         """Move the network; returns self."""
         self.model.to(device=device, dtype=dtype)
-        self._cpu_head = None
+        self._arrays = None
         return self
 
     def check_block_length(self, block_length: int) -> None:
@@ -122,10 +121,10 @@ class OrderDrafter:
             return LevelScores(self.model, contexts, self.settings.tau, self.chunk_states)
         return OneCallScores(self.model, self._head(), contexts, self.settings.tau, self.chunk_states)
 
-    def _head(self) -> SetHead:
+    def _head(self) -> HeadArrays:
         """The model's one-call head on the CPU: a copy, kept, where the model is elsewhere."""
         if self.device.type == "cpu":
-            return self.model.set_head
-        if self._cpu_head is None:
-            self._cpu_head = deepcopy(self.model.set_head).cpu()
-        return self._cpu_head
+            return HeadArrays(self.model.set_head)
+        if self._arrays is None:
+            self._arrays = HeadArrays(self.model.set_head)
+        return self._arrays

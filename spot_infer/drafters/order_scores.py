@@ -8,18 +8,19 @@ synchronisation with the device a proposal. Either computes a table's features o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from spot_infer.draft import Query
 from spot_infer.features import pad_rows, ragged_features
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel
-from spot_infer.set_head import SetHead
+from spot_infer.set_scores import HeadArrays, SetScores, as_array
 from spot_infer.table import lay_tables
 
 _CHUNK_STATES = {"cpu": 32}
@@ -100,45 +101,53 @@ class LevelScores:
 
 
 class OneCallScores:
-    """One network call for all contexts, made when the first level is asked for. `head`: the model's, on the CPU."""
+    """One network call for all contexts, made when the first level is asked for. `head`: the model's, as arrays."""
 
     def __init__(
-        self, model: OrderModel, head: SetHead, contexts: Sequence[DraftContext], tau: float, chunk_states: int | None
+        self,
+        model: OrderModel,
+        head: HeadArrays,
+        contexts: Sequence[DraftContext],
+        tau: float,
+        chunk_states: int | None,
     ) -> None:
         self.model, self.head, self.tau, self.chunk_states = model, head, tau, chunk_states
         self.inputs = StaleInputs(model, contexts)
-        self._said: tuple[Tensor, Tensor] | None = None
+        self._tables: list[SetScores] = []
 
-    @torch.inference_mode()
     def __call__(self, queries: list[Query]) -> list[NDArray[np.float64]]:
         """Probabilities [m] a query; see `draft.Score`."""
-        inputs = self.inputs
-        codes, offsets = self._said = self._said or (self._codes(), self.head.offsets())
-        contexts, width, taken = inputs.taken(queries)
-        scores = self.head(
-            codes[:, :width],
-            torch.from_numpy(contexts),
-            torch.from_numpy(inputs.slot[contexts, :width]),
-            torch.from_numpy(taken),
-            torch.tensor([depth for _, _, depth in queries]),
-            offsets,
-        )
-        closed = torch.from_numpy(taken | ~inputs.valid[contexts, :width])
-        q = torch.softmax(scores.masked_fill(closed, -torch.inf).double() / self.tau, dim=-1).numpy()
-        return [row[:length] for row, length in zip(q, inputs.lengths[contexts].tolist(), strict=True)]
+        self._tables = self._tables or self._encoded()
+        return [row for context, asked in groupby(queries, itemgetter(0)) for row in self._laws(context, list(asked))]
 
-    def _codes(self) -> Tensor:
-        """The network's answer for every context, on the CPU, padded to the widest table."""
+    def _laws(self, context: int, queries: list[Query]) -> NDArray[np.float64]:
+        """Probabilities [Q, m] of one context's queries."""
         inputs = self.inputs
-        widest = int(inputs.lengths.max())
-        codes: list[Tensor] = [torch.empty(0)] * len(inputs.lengths)
+        filled = np.repeat(inputs.filled[context, None], len(queries), axis=0)
+        for state, (_, path, _) in zip(filled, queries, strict=True):
+            state[list(path)] = True
+        closed = filled[:, inputs.slot[context, : inputs.lengths[context]]]
+        law = self._tables[context](closed, [depth for _, _, depth in queries]).astype(np.float64)
+        law /= self.tau
+        law[closed] = -np.inf
+        law -= law.max(axis=1, keepdims=True)
+        np.exp(law, out=law)
+        law /= law.sum(axis=1, keepdims=True)
+        return law
+
+    @torch.inference_mode()
+    def _encoded(self) -> list[SetScores]:
+        """The network's answer for every context, one synchronisation with the device a chunk."""
+        inputs = self.inputs
+        tables: dict[int, SetScores] = {}
         for chunk in inputs.chunks(range(len(inputs.lengths)), self.chunk_states):
             width = int(inputs.lengths[chunk].max())
             slot, valid, root = (
                 torch.from_numpy(array[chunk, :width]).to(inputs.device)
                 for array in (inputs.slot, inputs.valid, inputs.root)
             )
-            told = self.model.encode(inputs.table[chunk, :width], slot, valid, root).cpu()
-            for index, code in zip(chunk, functional.pad(told, (0, 0, 0, widest - width)), strict=True):
-                codes[index] = code
-        return torch.stack(codes)
+            told = as_array(self.model.encode(inputs.table[chunk, :width], slot, valid, root))
+            for index, code in zip(chunk, told, strict=True):
+                length = inputs.lengths[index]
+                tables[index] = SetScores(self.head, code[:length], inputs.slot[index, :length])
+        return [tables[index] for index in range(len(inputs.lengths))]
