@@ -34,8 +34,8 @@ def bitwise_settings(settings: DecodeSettings, budget: int) -> DecodeSettings:
     """
     if settings.pad:
         raise SpotError("bitwise is on, where every forward has the full shape, so pad means nothing; leave pad out")
-    if settings.layout == "concat" or settings.boundary == "fused":
-        asked = "layout is concat" if settings.layout == "concat" else "boundary is fused"
+    if settings.layout == "concat" or settings.boundary not in ("auto", "separate"):
+        asked = "layout is concat" if settings.layout == "concat" else f"boundary is {settings.boundary}"
         raise SpotError(f"bitwise is on, but {asked}; leave it out: every sequence is one block there")
     return replace(settings, layout="batch", boundary="separate", sequences=settings.batch_size * (1 + budget))
 

@@ -1,19 +1,18 @@
 """The decode loop, draft-free and drafted: draft, one target forward, accept (paper section 4).
 
 Rows of a batch are at different blocks and phases in one forward. A block opens with its root alone (there is no stale
-table yet) and goes on in drafted rounds. A drafted state may finish the block and run on into the next one; accepting
-it makes the finished block's keys and values, which the same forward computed, cache. A block that the target finished
-itself is written in a forward of its own or, where boundaries are fused, in the next block's first; a row's last block
-is not. Accepted steps are applied one at a time, so a row ends at the same commit as draft-free.
-"""
+table yet), a request's first one in the forward that encodes its prompt if boundaries are seamless, and goes on in
+drafted rounds. A drafted state may finish the block and run on into the next one; accepting it makes the finished
+block's keys and values, which the same forward computed, cache. A block that the target finished itself is written in a
+forward of its own or, unless boundaries are separate, in the next block's first; a row's last block is not. Accepted
+steps are applied one at a time, so a row ends at the same commit as draft-free."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import TypeVar
 
 import torch
@@ -25,7 +24,7 @@ from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.fixed_shape import FixedShapeTarget
 from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead, tables_read
-from spot_infer.packing import Packed, RowStates, lineage, pack, resolve_layout
+from spot_infer.packing import Packed, PromptBlocks, RowStates, lineage, pack, pack_prompts, resolve_layout
 from spot_infer.rejection import draw_tokens
 from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
 from spot_infer.requests import Boundary, DecodeSettings, Request, Round, check_settings
@@ -63,19 +62,22 @@ def decode(
     waiting = deque(enumerate(requests))
     cache = target.new_cache()
     rows: list[Row] = []
-    forwards = count()
+    number = -1
     with torch.inference_mode():
         while waiting or rows:
+            first = len(rows)
             _admit(target, cache, rows, waiting, settings, drafter, verdict)
+            if opened := [index for index in range(first, len(rows)) if _opens_with_prompt(rows[index], settings)]:
+                rounds = _open(target, cache, rows, opened, settings, drafter, record)
+                _release(cache, rows, dict(zip(opened, rounds, strict=True)))
+                yield from (replace(round_, forward=number) for round_ in rounds)
+            if not rows:
+                continue
             graphs = _propose(target.spec, rows, settings, drafter)
             forward = _forward(target, cache, rows, graphs, settings, drafter)
             rounds = _advance(target, cache, rows, graphs, forward, settings, drafter, record)
-            number = next(forwards)
-            for index in reversed(range(len(rows))):
-                if rounds[index].result is not None:
-                    cache.drop_row(index)
-                    rows[index] = rows[-1]
-                    rows.pop()
+            number += 1
+            _release(cache, rows, dict(enumerate(rounds)))
             yield from (replace(round_, forward=number) for round_ in rounds)
 
 
@@ -87,18 +89,18 @@ def check_requests(spec: TargetSpec, requests: Sequence[Request], settings: Deco
 
 
 def boundary_in_force(spec: TargetSpec, settings: DecodeSettings, drafter: Drafter | None) -> Boundary:
-    """What `auto` means for a run: fused where something is drafted and finished blocks are cached, else separate.
+    """What `auto` means for a run: seamless where something is drafted and finished blocks are cached, else separate.
 
     Raises SpotError where a draft is asked to cross into a block that the target has to encode anew.
     """
-    if spec.cache != "exact" and (settings.boundary == "fused" or looks_ahead(drafter)):
+    if spec.cache != "exact" and (settings.boundary in ("fused", "seamless") or looks_ahead(drafter)):
         raise SpotError(
             f"target {spec.name} has full attention, where a finished block is encoded anew; use boundary separate "
             "and a drafter that does not look ahead"
         )
     if settings.boundary != "auto":
         return settings.boundary
-    return "fused" if spec.cache == "exact" and drafter is not None and settings.budget > 0 else "separate"
+    return "seamless" if spec.cache == "exact" and drafter is not None and settings.budget > 0 else "separate"
 
 
 def request_fault(spec: TargetSpec, request: Request, max_new_tokens: int) -> str | None:
@@ -128,8 +130,8 @@ def _admit(
     drafter: Drafter | None,
     verdict: tuple[bool, str],
 ) -> None:
-    """Fill the batch from `waiting` and encode the new rows' whole prompt blocks."""
-    blocks = 2 if settings.boundary == "fused" or looks_ahead(drafter) else 1
+    """Fill the batch from `waiting` and encode the new rows' whole prompt blocks, unless `_open` is to."""
+    blocks = 2 if settings.boundary != "separate" or looks_ahead(drafter) else 1
     indices: list[int] = []
     prefixes: list[tuple[int, ...]] = []
     while waiting and len(rows) < settings.batch_size:
@@ -137,10 +139,50 @@ def _admit(
         rows.append(open_row(number, request, target.spec, settings, blocks))
         rows[-1].stats.distribution_preserving, rows[-1].stats.reason = verdict
         rows[-1].stats.boundary = settings.boundary
-        indices.append(cache.add_row())
-        prefixes.append(request.prompt_ids[: rows[-1].state.start])
+        index = cache.add_row()
+        if not _opens_with_prompt(rows[-1], settings):
+            indices.append(index)
+            prefixes.append(request.prompt_ids[: rows[-1].state.start])
     if indices:
         _guard_memory(settings, lambda: target.prefill(cache, indices, prefixes))
+
+
+def _opens_with_prompt(row: Row, settings: DecodeSettings) -> bool:
+    """Whether the new row has whole prompt blocks and the forward that encodes them opens the block behind them."""
+    return settings.boundary == "seamless" and row.state.start > 0
+
+
+def _open(
+    target: Target,
+    cache: PrefixCache,
+    rows: list[Row],
+    opened: Sequence[int],
+    settings: DecodeSettings,
+    drafter: Drafter | None,
+    record: bool,
+) -> list[Round]:
+    """Encode the prompts of the new rows `opened` and commit their first step, in one forward."""
+    new = [rows[index] for index in opened]
+    spec = target.spec
+    prompts = [
+        PromptBlocks(index, row.canvas[: row.state.start], row.state) for index, row in zip(opened, new, strict=True)
+    ]
+    packed = pack_prompts(prompts, spec.block_length, spec.mask_id, target.device)
+    hidden = _guard_memory(settings, lambda: target.forward(packed, cache))
+    cache.store(opened, [row.state.start for row in new])
+    laid = [lay_out((), row.state, DraftGraph(), row.draft_end, spec.vocab_size) for row in new]
+    for row in new:
+        row.stats.positions += spec.block_length
+    return _advance(target, cache, new, [None] * len(new), _Forward(packed, hidden, laid), settings, drafter, record)
+
+
+def _release(cache: PrefixCache, rows: list[Row], rounds: Mapping[int, Round]) -> None:
+    """Drop the rows that are done, by their index in the batch."""
+    for index in sorted(rounds, reverse=True):
+        if rounds[index].result is not None:
+            cache.drop_row(index)
+            rows[index] = rows[-1]
+            rows.pop()
 
 
 def _propose(
@@ -150,7 +192,7 @@ def _propose(
     graphs: list[DraftGraph | None] = [None] * len(rows)
     if drafter is None or settings.budget == 0:
         return graphs
-    crosses = settings.boundary == "fused" or looks_ahead(drafter)
+    crosses = settings.boundary != "separate" or looks_ahead(drafter)
     shared = shared_sampling(settings)
     stop_ids = frozenset(settings.stops(spec))
     contexts = {

@@ -9,7 +9,8 @@ or as few as fit one where some have ancestors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -47,6 +48,16 @@ class RowStates:
     replicas: Sequence[Replica]
 
 
+@dataclass(frozen=True)
+class PromptBlocks:
+    """The whole blocks of a prompt, to be encoded into the empty cache row `row`, and the block behind them that
+    decoding opens with; None to leave that out."""
+
+    row: int
+    tokens: Sequence[int]
+    state: BlockState | None = None
+
+
 def lineage(replicas: Sequence[Replica], index: int) -> tuple[int, ...]:
     """The replicas that replica `index` of a row attends to: its ancestors, first block first, and itself."""
     ancestor = replicas[index].ancestor
@@ -63,6 +74,7 @@ class Packed:
     read_slot int64 [M]; state_start [S + 1]: replica s reads rows state_start[s]..state_start[s + 1].
     row_states [B + 1]: input row b owns replicas row_states[b]..row_states[b + 1]; row_sequences [B]: its sequences.
     sequence_of, offset_of [S]: where in the N sequences replica s lies (in one of them, if it lies in several).
+    encodes_prompts: the sequences begin with prompts (`pack_prompts`).
     """
 
     input_ids: Tensor
@@ -77,6 +89,7 @@ class Packed:
     sequence_of: tuple[int, ...]
     offset_of: tuple[int, ...]
     prefix_width: int
+    encodes_prompts: bool = field(default=False, kw_only=True)
 
     @property
     def positions_forwarded(self) -> int:
@@ -123,6 +136,38 @@ def pack(rows: Sequence[RowStates], layout: Layout, device: torch.device | str =
         sequence_of=tuple(sequence_of),
         offset_of=tuple(offset_of),
         prefix_width=prefix_width,
+    )
+
+
+def pack_prompts(
+    rows: Sequence[PromptBlocks], block_length: int, mask_id: int, device: torch.device | str = "cpu"
+) -> Packed:
+    """Lay out every row's prompt blocks and its opening state in a sequence of its own, under the block-causal mask.
+
+    Input row b owns one replica, its opening state, or none. Shorter sequences are filled up with masks.
+    """
+    starts = [len(one.tokens) for one in rows]
+    sequences = [[*one.tokens, *(one.state.tokens if one.state else ())] for one in rows]
+    width = max(map(len, sequences))
+    opening = [(number, one.state) for number, one in enumerate(rows) if one.state is not None]
+    read = [(number * width + starts[number] + slot, slot) for number, one in opening for slot in one.masked_slots]
+    counts = [len(state.masked_slots) for _, state in opening]
+    positions = torch.arange(width, device=device)
+    block = positions // block_length
+    return Packed(
+        input_ids=torch.tensor([[*ids, *[mask_id] * (width - len(ids))] for ids in sequences], device=device),
+        position_ids=positions.expand(len(rows), -1),
+        attention_mask=(block[:, None] >= block[None, :]).expand(len(rows), 1, width, width),
+        cache_rows=torch.tensor([one.row for one in rows], device=device),
+        read_index=torch.tensor([index for index, _ in read], dtype=torch.int64, device=device),
+        read_slot=torch.tensor([slot for _, slot in read], dtype=torch.int64, device=device),
+        state_start=tuple(accumulate(counts, initial=0)),
+        row_states=tuple(accumulate((one.state is not None for one in rows), initial=0)),
+        row_sequences=(1,) * len(rows),
+        sequence_of=tuple(number for number, _ in opening),
+        offset_of=tuple(starts[number] for number, _ in opening),
+        prefix_width=0,
+        encodes_prompts=True,
     )
 
 

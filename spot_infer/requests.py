@@ -15,9 +15,10 @@ from spot_infer.targets.protocol import TargetSpec
 from spot_infer.transition import CommitRule, Sampling
 
 FinishReason = Literal["stop", "length"]
-Boundary = Literal["auto", "fused", "separate"]
+Boundary = Literal["auto", "seamless", "fused", "separate"]
 """`separate` spends a forward on writing a finished block to the cache, `fused` writes it in the next block's first;
-`auto` is `fused` where something is drafted and the prefix cache is exact, else `separate`."""
+`seamless` also opens a request's first block in the forward that encodes its prompt. `auto` is `seamless` where
+something is drafted and the prefix cache is exact, else `separate`."""
 Verifier = Literal["coupled", "uncoupled", "greedy", "rejection"]
 """How a drafted state is accepted at temperature > 0; at temperature 0 all of them are state equality (verify.py)."""
 
@@ -109,11 +110,12 @@ def _check_bitwise(settings: DecodeSettings) -> None:
 
 @dataclass
 class Stats:
-    """One request's accounting. nfe: target forwards it took part in after its prompt was encoded, cache writes
-    included; cache_writes: forwards that did nothing else; boundaries: finished blocks that another block followed and
-    that were written to the cache; positions: token positions forwarded for it, padding included; accepted: drafts, the
-    target's own commit excluded; drafted_rounds: rounds that had at least one draft; boundary: the one in force;
-    distribution_preserving, reason: the verdict on the configuration (`verify.distribution_preserving`)."""
+    """One request's accounting. nfe: target forwards it took part in beyond the one that encoded its prompt, cache
+    writes included; cache_writes: forwards that did nothing else; boundaries: finished blocks that another block
+    followed and that were written to the cache; positions: token positions forwarded for it, padding included, its
+    prompt's blocks left out; accepted: drafts, the target's own commit excluded; drafted_rounds: rounds that had at
+    least one draft; boundary: the one in force; distribution_preserving, reason: the verdict on the configuration
+    (`verify.distribution_preserving`)."""
 
     nfe: int = 0
     rounds: int = 0
@@ -163,7 +165,8 @@ class Round:
     forward only wrote), in blocks that follow one another; tables: when recording, the tables at the root and at every
     accepted state, one a step; otherwise the newest only, and only if something will read it. final_tokens: generated
     ids that became final in this round (contiguous from the left, stop and limit applied). result is set in a request's
-    last round. forward: the number of the forward, from 0; rows that shared one have the same.
+    last round. forward: how many forwards came before this one, those that encode prompts left out; rows that shared
+    one have the same.
     """
 
     request: int

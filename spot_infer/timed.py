@@ -41,9 +41,13 @@ class TimedTarget:
     def forward(self, packed: Packed, cache: PrefixCache) -> Tensor:
         started = self._clock.now()
         hidden = self._target.forward(packed, cache)
-        self.forward_s = self._clock.now() - started
-        self.busy_s += self.forward_s
-        self.forwards += 1
+        seconds = self._clock.now() - started
+        if packed.encodes_prompts:
+            self.prefill_s += seconds
+        else:
+            self.forward_s = seconds
+            self.busy_s += seconds
+            self.forwards += 1
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -87,6 +87,12 @@ class FakeCache:
         sequence = packed.sequence_of[state]
         self.extend(row, self.scratch[1][sequence, span], self.scratch[2][sequence, span])
 
+    def store(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        if self.scratch is None or any(self.lengths[row] for row in rows):
+            raise AssertionError("store reads the scratch region into empty rows")
+        for sequence, (row, length) in enumerate(zip(rows, lengths, strict=True)):
+            self.extend(row, self.scratch[1][sequence, :length], self.scratch[2][sequence, :length])
+
     def extend(self, row: int, first: Hashes, second: Hashes) -> None:
         self.keys[row] = (np.concatenate([self.keys[row][0], first]), np.concatenate([self.keys[row][1], second]))
         self.lengths[row] += len(first)
@@ -132,7 +138,7 @@ class FakeTarget:
         return FakeCache(self.block_length)
 
     def prefill(self, cache: FakeCache, rows: Sequence[int], prefixes: Sequence[Sequence[int]]) -> None:
-        for row, prefix in zip(rows, prefixes, strict=True):
+        for row, prefix in zip(rows, prefixes, strict=True):  # apart from `forward`, so that the two can be compared
             if cache.lengths[row] or len(prefix) % self.block_length:
                 raise AssertionError("prefill takes whole blocks into an empty row")
             first = key_hash(np.arange(len(prefix), dtype=np.uint64), np.asarray(prefix, dtype=np.uint64))
@@ -141,7 +147,7 @@ class FakeTarget:
 
     def forward(self, packed: Packed, cache: FakeCache) -> Tensor:
         """hidden float64 [M, 3]: the two halves of the second layer's hash, and the slot's position."""
-        self.forwards += 1
+        self.forwards += not packed.encodes_prompts
         positions = packed.position_ids.numpy().astype(np.uint64)
         own = key_hash(positions, packed.input_ids.numpy().astype(np.uint64))
         visible = packed.attention_mask.numpy()[:, 0]

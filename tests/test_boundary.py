@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from spot_infer.blocks import BlockState, Commit, unfold
 from spot_infer.decode import decode
 from spot_infer.drafters import ChainDrafter, OracleDrafter
 from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.packing import PromptBlocks, pack_prompts
 from spot_infer.replicas import lay_out
 from spot_infer.requests import Boundary, DecodeSettings, Request, Round, Stats
 from spot_infer.transition import Sampling, confidence, draw
@@ -99,6 +101,60 @@ def test_fused_draft_free_decoding_takes_a_forward_a_commit(prompt_length: int, 
     assert stats.draft_free_nfe == before.draft_free_nfe == before.nfe
 
 
+@pytest.mark.parametrize("prompt_length", [1, 3, 4, 11])
+@pytest.mark.parametrize("limit", [1, 2, 9])
+def test_the_forward_that_encodes_a_prompt_opens_its_first_block(prompt_length: int, limit: int) -> None:
+    """One forward less, if there is a whole block to encode; not counted, as that of the prompt never is."""
+    target = target_of()
+    request = Request(tuple(range(prompt_length)), 5)
+    fused, seamless = (
+        run(target, [request], DecodeSettings(limit, boundary=boundary), None)[0] for boundary in ("fused", "seamless")
+    )
+    before, stats = stats_of(fused), stats_of(seamless)
+    assert seamless.decoded == fused.decoded
+    assert stats.nfe == before.nfe - (prompt_length >= L)
+    assert stats.positions == before.positions
+    assert stats.draft_free_nfe == before.draft_free_nfe
+    numbers = [round_.forward for round_ in seamless.rounds]
+    assert numbers == list(range(-1 if prompt_length >= L else 0, stats.nfe))
+
+
+def test_prompts_of_several_lengths_are_opened_together_as_they_are_alone() -> None:
+    """Also rows that finish in the forward that opens them, and rows with no whole block, which wait for the next."""
+    target = target_of()
+    requests = [Request(tuple(at % 9 for at in range(length)), length) for length in (9, 2, 4, 13, 3, 8)]
+    for limit in (1, 7):
+        settings = DecodeSettings(limit, boundary="seamless", batch_size=1)
+        alone = [run(target, [request], settings, None)[0] for request in requests]
+        together = run(target, requests, replace(settings, batch_size=4), None)
+        assert [one.decoded for one in together] == [one.decoded for one in alone]
+        assert [one.nfe for one in together] == [one.nfe for one in alone]
+
+
+@given(st.integers(1, 5), st.integers(0, 3), st.integers(0, 3))
+def test_a_packed_prompt_reads_the_masked_slots_of_the_block_behind_it(blocks: int, more: int, told: int) -> None:
+    rows = [(blocks, told), (blocks + more, 0), (0, 3)]
+    prompts = [
+        PromptBlocks(
+            row,
+            tuple(range(L * count)),
+            BlockState(L * count, (1,) * tail + (MASK,) * (L - tail), MASK) if row != 1 else None,
+        )
+        for row, (count, tail) in enumerate(rows)
+    ]
+    packed = pack_prompts(prompts, L, MASK)
+    width = packed.input_ids.shape[1]
+    assert width == max(L * (blocks + 1), L * (blocks + more))
+    assert packed.row_states == (0, 1, 1, 2) and packed.sequence_of == (0, 2)
+    assert packed.state_start == (0, L - told, L - told + 1)
+    assert packed.read_slot.tolist() == [*range(told, L), 3]
+    flat = packed.input_ids.flatten()[packed.read_index]
+    assert flat.tolist() == [MASK] * (L - told + 1)
+    assert packed.position_ids.flatten()[packed.read_index].tolist() == [*range(L * blocks + told, L * (blocks + 1)), 3]
+    sees = packed.attention_mask[0, 0]
+    assert all(sees[query, key] == (key // L <= query // L) for query in range(width) for key in range(width))
+
+
 @pytest.mark.parametrize("budget", [3, 7, 20])
 def test_a_perfect_drafter_that_runs_on_commits_a_budget_and_one_a_round(budget: int) -> None:
     target, request = target_of(block_length=8), Request(tuple(range(8)), 3)
@@ -177,7 +233,7 @@ class Watching:
 @given(
     st.integers(0, 30),
     st.sampled_from([1, 3, 4, 6]),
-    st.sampled_from(["separate", "fused"]),
+    st.sampled_from(["separate", "fused", "seamless"]),
     st.sampled_from(["concat", "batch"]),
     st.sampled_from([Sampling(), Sampling(0.8)]),
 )

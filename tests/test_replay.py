@@ -95,7 +95,7 @@ def drafter_of(
     st.sampled_from([0.0, 0.05]),
     st.sampled_from([0.0, 0.7]),
     st.sampled_from([CommitRule(), CommitRule(resolution="bfloat16"), CommitRule(selection="quota", quota=2)]),
-    st.sampled_from(["separate", "auto"]),
+    st.sampled_from(["separate", "fused", "auto"]),
     st.sampled_from([3, 0, -1]),
     st.sampled_from(CURVES),
 )
@@ -132,7 +132,7 @@ def test_replay_equals_drafted_decoding(
 
 def positions(results: Sequence[ReplayResult], block_length: int) -> list[int]:
     """Token positions of a row that is decoded alone with its replicas in one sequence."""
-    return [block_length * sum(one.sizes) for one in results]
+    return [block_length * (sum(one.sizes) + one.opened) for one in results]
 
 
 def counts(stats: Stats | ReplayResult) -> tuple[int, ...]:
@@ -193,7 +193,7 @@ def decode_recorded(
     return [trajectory for _, trajectory, _ in recorded], [result.stats for _, _, result in recorded]
 
 
-@pytest.mark.parametrize("boundary", ["separate", "fused"])
+@pytest.mark.parametrize("boundary", ["separate", "fused", "seamless"])
 @pytest.mark.parametrize("method", METHODS_REPLAYED, ids=str)
 def test_in_float64_replay_of_the_control_counts_what_decoding_counts(
     method: Method, boundary: Boundary, small_target: Path
@@ -224,7 +224,7 @@ class TableWatcher:
 
 
 @pytest.mark.parametrize("curve", [None, CostCurve("cheap", (1, 2), (1, 1.1), "c1", drafter=DrafterCost(0.05, 0, 0))])
-@pytest.mark.parametrize("boundary", ["separate", "fused"])
+@pytest.mark.parametrize("boundary", ["separate", "fused", "seamless"])
 def test_drafters_that_read_two_tables_get_those_of_the_last_two_steps(
     boundary: Boundary, curve: CostCurve | None
 ) -> None:

@@ -41,7 +41,10 @@ class VirtualTarget(FakeTarget):
 
     def forward(self, packed: Packed, cache: FakeCache) -> torch.Tensor:
         replicas = packed.positions_forwarded // self.block_length
-        self.time.now += self.time.base + self.time.each * (replicas - 1)
+        if packed.encodes_prompts:
+            self.time.now += self.time.prefill + self.time.each
+        else:
+            self.time.now += self.time.base + self.time.each * (replicas - 1)
         return super().forward(packed, cache)
 
     def prefill(self, cache: FakeCache, rows: Sequence[int], prefixes: Sequence[Sequence[int]]) -> None:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from spot_infer.cache import KeyValueCache
-from spot_infer.packing import Packed
+from spot_infer.packing import Packed, PromptBlocks, pack_prompts
 from spot_infer.targets.native_model import NativeModel
 from spot_infer.targets.protocol import PrefixCache
 
@@ -23,20 +22,10 @@ class BlockCausalTarget(NativeModel):
         return KeyValueCache(self.spec.block_length)
 
     def prefill(self, cache: PrefixCache, rows: Sequence[int], prefixes: Sequence[Sequence[int]]) -> None:
-        used = [index for index, prefix in enumerate(prefixes) if len(prefix)]
-        if not used:
-            return
-        assert isinstance(cache, KeyValueCache)
-        lengths = [len(prefixes[index]) for index in used]
-        width = max(lengths)
-        ids = torch.tensor(
-            [[*prefixes[index], *[self.spec.mask_id] * (width - len(prefixes[index]))] for index in used]
-        )
-        block = torch.arange(width) // self.spec.block_length
-        mask = (block[:, None] >= block[None, :]).expand(len(used), 1, width, width)
-        cache.begin(None, 0)
-        self.run(ids, torch.arange(width).expand(len(used), -1), mask, cache)
-        cache.store([rows[index] for index in used], lengths)
+        used = [PromptBlocks(row, prefix) for row, prefix in zip(rows, prefixes, strict=True) if len(prefix)]
+        if used:
+            self.forward(pack_prompts(used, self.spec.block_length, self.spec.mask_id, self.device), cache)
+            cache.store([one.row for one in used], [len(one.tokens) for one in used])
 
     def forward(self, packed: Packed, cache: PrefixCache) -> Tensor:
         assert isinstance(cache, KeyValueCache)

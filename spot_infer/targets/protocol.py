@@ -70,6 +70,10 @@ class PrefixCache(Protocol):
         """Remove `row`; the last row takes its index."""
         ...
 
+    def store(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        """Make the first `lengths[n]` positions of the last forward's sequence n the prefix of the empty `rows[n]`."""
+        ...
+
     def promote(self, row: int, packed: Packed, state: int) -> None:
         """Append the keys and values that the last forward (`packed`) computed for `state` to `row`'s prefix."""
         ...

@@ -119,7 +119,8 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     control = rows[0]
     drawing = f" ({rows[-1]['verifier']} verifier)" if control["temperature"] else ""
     stops = "stop tokens ignored" if control["ignore_stop"] else "stop tokens honoured"
-    stops += ", boundaries fused (draft-free writes blocks apart)" if rows[-1]["boundary"] == "fused" else ""
+    if (boundary := rows[-1]["boundary"]) != "separate":
+        stops += f", boundaries {boundary} (draft-free writes blocks apart)"
     console.print(
         f"{control['n']} prompts, temperature {control['temperature']:g}{drawing}, commit rule "
         f"{control['rule']['resolution']}, {stops}. NFE is target forwards a prompt, accepted is drafts a drafted "

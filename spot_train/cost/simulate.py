@@ -22,10 +22,12 @@ from spot_train.trajectory import Trajectory
 @dataclass(frozen=True)
 class Rounds:
     """What a drafted run does, summed over its rows. sizes: forwards by replicas, finished blocks that a forward caches
-    included; proposals: calls of `propose`, a row's share each; prefills: rows whose prompt fills a block."""
+    included; proposals: calls of `propose`, a row's share each; prefills: rows whose prompt fills a block; opened:
+    those of them whose first block that forward opens."""
 
     rows: int
     prefills: int
+    opened: int
     block_length: int
     nfe: int
     draft_free_nfe: int
@@ -80,6 +82,7 @@ def rounds_of(results: Sequence[ReplayResult], trajectories: Sequence[Trajectory
     return Rounds(
         rows=len(results),
         prefills=sum(one.prompt_length >= length for one in trajectories),
+        opened=sum(result.opened for result in results),
         block_length=length,
         nfe=sum(result.nfe for result in results),
         draft_free_nfe=sum(result.draft_free_nfe for result in results),
@@ -93,14 +96,16 @@ def rounds_of(results: Sequence[ReplayResult], trajectories: Sequence[Trajectory
 
 
 def predict(curve: CostCurve, rounds: Rounds) -> Prediction:
-    """The time of the drafted run and of its draft-free control on the machine of `curve`."""
+    """The time of the drafted run and of its draft-free control on the machine of `curve`. A block that the prompt's
+    forward opens takes there what a second replica takes in any other."""
     prefill = curve.prefill * rounds.prefills
+    opening = (curve.cost(2) - curve.cost(1)) * rounds.opened
     forwards = sum(count * curve.cost(replicas) for replicas, count in rounds.sizes.items())
     drafter = curve.drafter
     return Prediction(
         draft_free=prefill + rounds.draft_free_nfe * curve.cost(1),
         prefill=prefill,
-        rounds=forwards + curve.round_extra * rounds.nfe,
+        rounds=forwards + opening + curve.round_extra * (rounds.nfe + rounds.opened),
         drafter=drafter.total(rounds.proposals, rounds.calls, rounds.states_scored) if drafter else 0.0,
     )
 
@@ -109,7 +114,7 @@ def prediction_row(curve: CostCurve, rounds: Rounds) -> dict[str, Any]:
     """One row of results. nfe, draft_free_nfe, positions: means a row; reduction: the sums' ratio; replicas: mean a
     forward; shares: of the drafted run's time."""
     prediction = predict(curve, rounds)
-    replicas = sum(count * size for size, count in rounds.sizes.items())
+    replicas = sum(count * size for size, count in rounds.sizes.items()) + rounds.opened
     return {
         "curve": curve.name,
         "n": rounds.rows,

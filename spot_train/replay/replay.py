@@ -1,11 +1,11 @@
 """NFE of any drafter from recorded trajectories, with no target. Exact at temperature 0: it mimics the decode loop.
 
-A block that no accepted draft opened starts with one draft-free round and goes on in drafted ones; with separate
-boundaries it costs one cache-writing forward, unless it is the row's last. Drafts are accepted while the recorded step
-leads to a drafted state, across a block's end as well. At temperature > 0 the same holds for drafters that read the
-table's drawn tokens alone. Drafters that look ahead read tables of unopened blocks, which nobody records: they are
-refused. Knows nothing about training.
-"""
+A block that no accepted draft opened starts with one draft-free round and goes on in drafted ones; a request's first,
+where boundaries are seamless, in the forward that encodes its prompt, which is not counted. With separate boundaries a
+block costs one cache-writing forward, unless it is the row's last. Drafts are accepted while the recorded step leads to
+a drafted state, across a block's end as well. At temperature > 0 the same holds for drafters that read the table's
+drawn tokens alone. Drafters that look ahead read tables of unopened blocks, which nobody records: they are refused.
+Knows nothing about training."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _MASK = -1
 class ReplayResult:
     """One trajectory's accounting. nfe: target forwards, cache writes included; draft_free_nfe: what the control
     needs; accepted: drafts, the target's own commits excluded; drafted_rounds: rounds with at least one draft; sizes:
-    replicas of each forward, in order; proposals: rounds in which the drafter was asked."""
+    replicas of each forward, in order; proposals: rounds in which the drafter was asked; opened: the prompt's forward,
+    which is not counted, opened the first block."""
 
     nfe: int
     draft_free_nfe: int
@@ -44,6 +45,7 @@ class ReplayResult:
     states_scored: int
     sizes: tuple[int, ...] = ()
     proposals: int = 0
+    opened: bool = False
 
     @property
     def reduction(self) -> float:
@@ -72,11 +74,12 @@ def draft_free(trajectory: Trajectory) -> ReplayResult:
 
 class _Replay:
     """Where one trajectory stands. `step` is the next recorded step; roots are rebuilt from the recorded commits.
-    `fused`: boundaries are; `reads`: tables of a block that the drafter reads; `sizes`: replicas of every forward so
-    far; `unread`: first steps, whose tables were not read while it rested."""
+    `fused`: boundaries take no forward of their own; `opened`: nor does the first block's opening; `reads`: tables of a
+    block that the drafter reads; `sizes`: replicas of every forward so far; `unread`: first steps, whose tables were
+    not read while it rested."""
 
     def __init__(
-        self, request: int, trajectory: Trajectory, fused: bool, reads: int, curve: CostCurve | None = None
+        self, request: int, trajectory: Trajectory, boundary: Boundary, reads: int, curve: CostCurve | None = None
     ) -> None:
         self.request = request
         self.trajectory = trajectory
@@ -85,7 +88,8 @@ class _Replay:
         self.block_length = trajectory.block_tokens.shape[-1]
         self.step = 0
         self.state: BlockState | None = None
-        self.fused, self.reads = fused, reads
+        self.fused, self.reads = boundary != "separate", reads
+        self.opened = boundary == "seamless" and bool(self.starts) and self.starts[0] > 0
         self.pace = None if curve is None else Pace(curve)
         self.resting = False
         self.unread = 0
@@ -109,11 +113,12 @@ class _Replay:
             self.counts["rounds"] += 1
             step = self.steps[self.step]
             self._commit(step)
-            self._forwarded(Passed(size, len(step)))
+            self._forwarded(Passed(size, len(step)), of_prompt=self.opened and self.step == 1)
 
-    def _forwarded(self, passed: Passed) -> None:
+    def _forwarded(self, passed: Passed, of_prompt: bool = False) -> None:
         """Note a forward."""
-        self.sizes.append(passed.replicas)
+        if not of_prompt:
+            self.sizes.append(passed.replicas)
         if self.pace is not None:
             settle([self.pace], [passed])
             self.resting = not self.pace.drafts()
@@ -211,6 +216,7 @@ class _Replay:
             states_scored=counts["scored"],
             sizes=tuple(self.sizes),
             proposals=counts["proposals"],
+            opened=self.opened,
         )
 
 
@@ -245,8 +251,8 @@ def replay(
                 results[one.request] = one.result()
         active = [one for one in active if not one.done]
         while len(active) < batch_size and (index := next(waiting, None)) is not None:
-            fused = _fuses(trajectories[index], boundary)
-            active.append(_Replay(index, trajectories[index], fused, tables_read(drafter), curve))
+            trajectory = trajectories[index]
+            active.append(_Replay(index, trajectory, _in_force(trajectory, boundary), tables_read(drafter), curve))
         drafting = [one for one in active if not one.done]
         if not active:
             break
@@ -267,14 +273,15 @@ def _proposed(drafter: Drafter, drafting: Sequence[_Replay], contexts: Sequence[
     return [allocate([pace], [context], [graph])[0] for pace, context, graph in zip(paces, priced, graphs, strict=True)]
 
 
-def _fuses(trajectory: Trajectory, boundary: Boundary) -> bool:
-    """Whether the decoder fuses the boundaries of what was recorded."""
-    fused = boundary == "fused" or (boundary == "auto" and trajectory.writes)
-    if fused and not trajectory.writes:
+def _in_force(trajectory: Trajectory, boundary: Boundary) -> Boundary:
+    """What the decoder makes of `boundary` for what was recorded."""
+    if boundary == "auto":
+        boundary = "seamless" if trajectory.writes else "separate"
+    if boundary != "separate" and not trajectory.writes:
         raise SpotError("these trajectories are of a target that caches no block; use boundary separate")
-    if fused and trajectory.max_new_tokens is None:
-        raise SpotError("replay with fused boundaries needs the limit that the trajectories were recorded under")
-    return fused
+    if boundary != "separate" and trajectory.max_new_tokens is None:
+        raise SpotError(f"replay with {boundary} boundaries needs the limit that the trajectories were recorded under")
+    return boundary
 
 
 def mean_reduction(results: Sequence[ReplayResult]) -> float:

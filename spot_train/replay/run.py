@@ -123,7 +123,7 @@ def replay_figures(results: Sequence[ReplayResult], block_length: int) -> dict[s
     return {
         **{name: summary[name] for name in names},
         "accepted": summary["accepted_per_round"],
-        "positions": block_length * sum(sum(one.sizes) for one in results) / max(len(results), 1),
+        "positions": block_length * sum(sum(one.sizes) + one.opened for one in results) / max(len(results), 1),
         "per_prompt": PerPrompt(nfe=nfe, draft_free_nfe=control),
     }
 

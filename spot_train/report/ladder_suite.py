@@ -47,10 +47,11 @@ def ladder(cells: Sequence[Cell]) -> Content:
         block=lambda one: one.first.method if one.first.method in (DRAFT_FREE, SPOT) else "oracles",
     )
     notes = [
-        "paper: a tree, and a forward a boundary; merged: one block copy a state; fused: no forward spent on "
-        f"boundaries, the default; auto: as many states a round as pay on the curve {CURVE}. Shares are of the oracle "
-        f"with the same boundaries and budget. On {CURVE}: predicted throughput over draft-free's, no drafter's time "
-        "in it; positions: token positions forwarded a prompt, padding left out."
+        "paper: a tree, and a forward a boundary; merged: one block copy a state; fused: no forward spent on a block's "
+        "boundary; seamless, the default: nor on the first block's opening, which the prompt's forward takes in (that "
+        "forward is not counted in any row); auto: as many states a round as pay on the curve "
+        f"{CURVE}. Shares are of the oracle with the same boundaries and budget. On {CURVE}: predicted throughput over "
+        "draft-free's, no drafter's time in it; positions: token positions forwarded a prompt, padding left out."
     ]
     tables = tables_by_setting(pools, layout)
     return Content([table.without_empty_columns(ABSENT) for table in tables], notes=notes)
@@ -63,7 +64,7 @@ def step_name(pool: Pooled) -> str:
         return "auto"
     if cell.method == SPOT:
         return next((name for name, own in STEPS.items() if own == cell.options), SPOT)
-    boundary = cell.options.get("boundary", "fused")
+    boundary = cell.options.get("boundary", "seamless")
     return cell.method if cell.method == DRAFT_FREE else f"{cell.method.replace('_', ' ')}, {boundary}"
 
 

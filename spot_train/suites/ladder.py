@@ -1,8 +1,8 @@
 """From the paper's decoder to this one, a step at a time, and what is left to the oracles (`docs/decoding.md`).
 
-Steps: the paper's tree with a forward a boundary, states merged, boundaries fused, a budget that pays on a cost curve.
-Counted by replay at T = 0 with stop tokens honoured and ignored and at T = 1, and timed on real forwards.
-"""
+Steps: the paper's tree with a forward a boundary, states merged, boundaries fused, the prompt's as well, a budget that
+pays on a cost curve. Counted by replay at T = 0 with stop tokens honoured and ignored and at T = 1, and timed on real
+forwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ SUITE = "ladder"
 STEPS: dict[str, dict[str, Any]] = {
     "paper": {"merged": False, "boundary": "separate"},
     "merged": {"boundary": "separate"},
-    "fused": {},
+    "fused": {"boundary": "fused"},
+    "seamless": {},
 }
 """Options of `spot` by step; the paper's first, the default last."""
 CURVE = "paper-gsm8k"
