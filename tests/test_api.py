@@ -118,7 +118,7 @@ BAD_CALLS: list[tuple[Any, dict[str, Any], str]] = [
     ([[{"role": "user"}]], {}, "role and content"),
     ([[{"role": "user", "content": "a"}]], {"raw": True}, "raw takes prompts"),
     (TEXT, {"layout": "diagonal"}, "layout"),
-    (TEXT, {"boundary": "none"}, "boundary is 'none'; use auto, fused, separate"),
+    (TEXT, {"boundary": "none"}, "boundary is 'none'; use auto, seamless, fused, separate"),
     (TEXT, {"preset": "ours"}, "preset is 'ours'; use default, paper"),
     (TEXT, {"stop": ("",)}, "empty string"),
     (TEXT, {"n": 0}, "n is 0"),

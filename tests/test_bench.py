@@ -183,7 +183,8 @@ def test_a_step_of_the_ladder_is_held_against_the_oracle_of_its_boundaries(recip
     rows = run_bench(["ladder"], bench_options(recipe, tmp_path / "out", rules=("float32",)))
     counted = [one for one in cells(rows) if one.mode == "replay" and not one.temperature and not one.ignore_stop]
     ceilings = {one.options.get("boundary"): one.reduction for one in counted if one.method == "position_oracle"}
-    assert ceilings.keys() == {"separate", None} and ceilings[None] > ceilings["separate"]
+    assert ceilings.keys() == {"separate", "fused", None}
+    assert ceilings[None] > ceilings["fused"] > ceilings["separate"]
     steps = [one for one in counted if one.method == "spot" and "curve" not in one.options]
     assert [one.options for one in steps] == list(STEPS.values())
     for one in steps:
@@ -193,8 +194,8 @@ def test_a_step_of_the_ladder_is_held_against_the_oracle_of_its_boundaries(recip
     assert auto.options == {"curve": CURVE} and auto.nfe < steps[0].draft_free_nfe
     control = next(one for one in counted if one.method == "draft-free")
     assert control.measures[f"throughput_{CURVE}"] == 1
-    fused, copies = steps[-1], load_curve(CURVE).cost(1 + steps[-1].budget)
-    assert fused.reduction / copies <= (fused.measures[f"throughput_{CURVE}"] or 0) < fused.reduction
+    full, copies = steps[-1], load_curve(CURVE).cost(1 + steps[-1].budget)
+    assert full.draft_free_nfe / (full.nfe + 1) / copies <= (full.measures[f"throughput_{CURVE}"] or 0) < full.reduction
 
 
 def test_a_resolution_is_held_against_its_own_control_and_its_answers_against_the_float32_rules(

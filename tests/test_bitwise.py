@@ -52,6 +52,8 @@ class Shaken(BlockCausalTarget):
         return shaken
 
     def forward(self, packed: Packed, cache: Any) -> Tensor:
+        if packed.encodes_prompts:
+            return super().forward(packed, cache)
         shape = tuple(packed.attention_mask.shape)
         self.forwards.add(shape)
         return super().forward(packed, cache) * (1 + 0.01 * (shape[0] % 7) + 0.01 * (shape[-1] % 5))

@@ -63,7 +63,7 @@ def test_boundaries_are_a_methods_own_and_the_control_writes_its_cache_apart():
     assert ahead.total("cache_writes") == 0
     assert ahead.total("nfe") < chain.total("nfe")
     assert not divergences(target, REQUESTS, control, ahead, settings)
-    assert [summarise(run, control, settings, {}, {})["boundary"] for run in (chain, ahead)] == ["separate", "fused"]
+    assert [summarise(run, control, settings, {}, {})["boundary"] for run in (chain, ahead)] == ["separate", "seamless"]
 
 
 class IdsExample(Example):

@@ -95,7 +95,7 @@ def test_a_drafted_set_holds_the_draft_free_arrays(
     leases = open_shards(tmp_path / "drafted").manifest["shards"]
     for shard in leases.values():
         assert shard["lease"]["method"]["name"] == method.name
-        assert shard["lease"]["method"]["boundary"] == ("fused" if method.boundary == "auto" else method.boundary)
+        assert shard["lease"]["method"]["boundary"] == ("seamless" if method.boundary == "auto" else method.boundary)
         assert shard["lease"]["method"]["budget"] == method.budget
     assert sum(shard["lease"]["nfe"] for shard in leases.values()) == drafted.recorded.nfe
 
@@ -230,7 +230,7 @@ def test_the_recipe_says_how_drafters_run(prompts: Path) -> None:
     assert (method.name, method.budget, method.floor, method.pad) == ("chain:depth=3", 5, 0.1, True)
     assert (method.boundary, method.verifier) == ("fused", "coupled")
     usual = collection_method(small_recipe(prompts), target.spec, "chain", sources)
-    assert method_record(usual, target.spec)["boundary"] == "fused"
+    assert method_record(usual, target.spec)["boundary"] == "seamless"
     full_attention = replace(target.spec, cache="prefix")
     assert collection_method(recipe, full_attention, "chain", sources).boundary == "separate"
     with pytest.raises(SpotError, match=r"decode\.budget is 0"):

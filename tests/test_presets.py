@@ -34,7 +34,7 @@ def test_the_papers_form_writes_blocks_apart_drafts_trees_and_returns_the_same_t
     paper_rounds, paper = decoded(budget=8, preset="paper")
     assert [one.tokens for one in paper] == [one.tokens for one in ours]
     assert all(one.stats.boundary == "separate" and one.stats.cache_writes for one in paper)
-    assert all(one.stats.boundary == "fused" and not one.stats.cache_writes for one in ours)
+    assert all(one.stats.boundary == "seamless" and not one.stats.cache_writes for one in ours)
     for done, merged in ((seen, True), (paper_rounds, False)):
         assert {round_.graph.merged for round_ in done if round_.graph} == {merged}
     assert sum(one.stats.nfe for one in ours) < sum(one.stats.nfe for one in paper)

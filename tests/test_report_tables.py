@@ -133,15 +133,16 @@ def test_ablation_counts_forwards_against_the_plain_spot():
 
 
 def test_the_ladder_counts_from_the_papers_form_and_names_its_steps():
-    steps = [{"merged": False, "boundary": "separate"}, {"boundary": "separate"}, {}]
-    rows = [cell(nfe=(nfe, nfe), options=options) for nfe, options in zip((20, 16, 10), steps, strict=True)]
+    steps = [{"merged": False, "boundary": "separate"}, {"boundary": "separate"}, {"boundary": "fused"}, {}]
+    rows = [cell(nfe=(nfe, nfe), options=options) for nfe, options in zip((20, 16, 10, 8), steps, strict=True)]
     rows += [cell("draft-free", 0, (40, 40)), cell(nfe=(12, 12), budget=32, options={"curve": "paper-gsm8k"})]
     rows += [cell("joint_oracle", 8, (5, 5), options=options) for options in ({"boundary": "separate"}, {})]
     table = section([one.model_copy(update={"suite": "ladder"}) for one in rows], "ladder").tables[0]
-    names = ["draft-free", "paper", "merged", "fused", "auto", "joint oracle, separate", "joint oracle, fused"]
+    names = ["draft-free", "paper", "merged", "fused", "seamless", "auto"]
+    names += ["joint oracle, separate", "joint oracle, seamless"]
     assert column(table, "step") == names
-    assert column(table, "D") == ["", "8", "8", "8", "auto", "8", "8"]
-    assert column(table, "fewer than paper") == ["–", "1.00x", "1.25x", "2.00x", "–", "–", "–"]
+    assert column(table, "D") == ["", "8", "8", "8", "8", "auto", "8", "8"]
+    assert column(table, "fewer than paper") == ["–", "1.00x", "1.25x", "2.00x", "2.50x", "–", "–", "–"]
 
 
 def test_a_row_a_resolution_from_fine_to_coarse_with_what_it_solves_and_foreign_drafters_marked():

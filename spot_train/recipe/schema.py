@@ -275,7 +275,8 @@ class DecodeSection(Section):
     boundary: Boundary = Field(
         default="auto",
         description="Finished blocks are cached by the next block's forward, which drafts run on into (fused), or by "
-        "one of their own (separate); auto is the preset's, or fused wherever it is exact.",
+        "one of their own (separate); seamless is fused, and the prompt's forward opens the first block; auto is the "
+        "preset's, or seamless wherever it is exact.",
     )
     verifier: Verifier = Field(
         default="coupled",

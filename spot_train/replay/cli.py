@@ -26,7 +26,9 @@ def replay_command(
     drafter: Annotated[str | None, typer.Option(help="Exported drafter for spot: folder, hub id or builtin:.")] = None,
     graph: Annotated[str | None, typer.Option(help="Calibrated graph for calibrated_graph: file or builtin:.")] = None,
     floor: Annotated[float, typer.Option(min=0, max=1, help="Smallest mass worth verifying.")] = 0.0,
-    boundary: Annotated[str, typer.Option(help="Block boundaries: fused or separate; auto fuses.")] = "auto",
+    boundary: Annotated[
+        str, typer.Option(help="Block boundaries: seamless, fused or separate; auto is seamless.")
+    ] = "auto",
     preset: Annotated[str, typer.Option(help="default, or paper: separate boundaries and trees.")] = "default",
     split: SplitOption = "heldout",
     limit: Annotated[int | None, typer.Option(min=1, help="Most trajectories replayed; default all.")] = None,

@@ -51,7 +51,7 @@ def _steps(materials: Materials, condition: Condition, budgets: list[int]) -> li
         wanted += [
             Wanted(SUITE, oracle, budget, options(boundary=boundary))
             for oracle in ORACLES
-            for boundary in ("separate", None)
+            for boundary in ("separate", "fused", None)
             for budget in budgets
         ]
     return wanted
