@@ -23,6 +23,7 @@ from spot_train.collect import cli as collect_cli
 from spot_train.compare.cli import compare
 from spot_train.cost import cli as cost_cli
 from spot_train.cost.allocation_cli import allocation
+from spot_train.fit.learning_curve_cli import learning_curve
 from spot_train.output_lock import Interrupted
 from spot_train.recipe.cli import recipe_app
 from spot_train.replay.cli import replay_command
@@ -44,6 +45,7 @@ app.add_typer(tasks_app, name="tasks")
 app.command()(collect_cli.collect)
 app.command("check-drafted")(collect_cli.check_drafted)
 app.command()(bench)
+app.command("learning-curve")(learning_curve)
 app.command()(allocation)
 app.add_typer(calibrate_app, name="calibrate")
 app.command()(check)
@@ -93,7 +95,7 @@ def fit(
 
     checkpoint = run(
         values.fit,
-        ShardWindows(shards, "train", values.fit.resident_shards),
+        ShardWindows(shards, "train", values.fit.resident_shards, values.fit.trajectories),
         ShardWindows(shards, "heldout", values.fit.resident_shards),
         out,
         rule=shards.rule,

@@ -103,7 +103,7 @@ def fit(
     module = OrderModule(
         model.to_dict(),
         section.model_dump(),
-        section.epochs * len(batches),
+        section.decay_steps or section.epochs * len(batches),
         {
             **(facts or {}),
             "data": {**(facts or {}).get("data", {}), **counts, **({"warm_start": start} if start else {})},

@@ -7,7 +7,7 @@ batches or the network.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -79,7 +79,8 @@ class InMemory:
 
 @dataclass
 class ShardWindows:
-    """One split of a set of shards, at most `resident` of its shards in memory in each process that reads it.
+    """One split of a set of shards, at most `resident` of its shards in memory in each process that reads it; `limit`:
+    most trajectories, from the set's first.
 
     Window i of n holds shards i, i + n, i + 2n, ..., so that each spans the whole pool of prompts. Making one reads
     every shard once. Raises SpotError where the split has no step.
@@ -88,31 +89,46 @@ class ShardWindows:
     shards: ShardSet
     split: Split
     resident: int
+    limit: int | None = None
+    taken: dict[str, int] = field(init=False)
     names: tuple[tuple[str, ...], ...] = field(init=False)
     facts: WindowFacts = field(init=False)
     _held: tuple[int, Steps] | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        windows = -(-len(self.shards.names) // self.resident)
-        names = [self.shards.names[index::windows] for index in range(windows)]
-        counts = [sum(self._counted(name) for name in window) for window in names]
-        self.names = tuple(window for window, count in zip(names, counts, strict=True) if count)
+        self.taken = self._taken()
+        held = tuple(self.taken)
+        windows = -(-len(held) // self.resident)
+        self.names = tuple(held[index::windows] for index in range(windows))
         if not self.names:
             raise SpotError(f"{self.shards.path} has no {self.split} trajectory; collect more prompts")
         self.facts = _facts(self.steps(window) for window in range(len(self.names)))
 
-    def _counted(self, name: str) -> int:
-        counts = self.shards.manifest["shards"][name]["counts"]
-        return counts["heldout"] if self.split == "heldout" else counts["trajectories"] - counts["heldout"]
+    def _taken(self) -> dict[str, int]:
+        """How many trajectories are taken of each shard, where that is any."""
+        left, taken = self.limit, {}
+        for name in self.shards.names:
+            counts = self.shards.manifest["shards"][name]["counts"]
+            count = counts["heldout"] if self.split == "heldout" else counts["trajectories"] - counts["heldout"]
+            if left is not None:
+                count = min(count, left)
+                left -= count
+            if count:
+                taken[name] = count
+        return taken
+
+    def _trajectories(self, names: Sequence[str]) -> Iterator[Trajectory]:
+        for name in names:
+            yield from islice(self.shards.trajectories(self.split, (name,)), self.taken[name])
 
     def steps(self, window: int) -> Steps:
         if self._held is None or self._held[0] != window:
             self._held = None
-            self._held = window, lay_out(self.shards.trajectories(self.split, self.names[window]))
+            self._held = window, lay_out(self._trajectories(self.names[window]))
         return self._held[1]
 
     def first(self, count: int) -> list[Trajectory]:
-        return list(islice((one for one in self.shards.trajectories(self.split) if len(one)), count))
+        return list(islice((one for one in self._trajectories(tuple(self.taken)) if len(one)), count))
 
     def __getstate__(self) -> dict[str, object]:
         """Without the window in memory: another process reads its own."""

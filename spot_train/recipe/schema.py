@@ -216,6 +216,9 @@ class FitSection(Section):
     """How the order model is trained."""
 
     learning_rate: float = Field(default=3e-4, gt=0, description="Adam's learning rate.")
+    trajectories: Positive | None = Field(
+        default=None, description="Training trajectories, at most, from the set's first; null takes all."
+    )
     epochs: Positive = Field(default=10, description="Passes over the training states, at most.")
     max_steps: Positive | None = Field(default=None, description="Optimiser steps, at most; null is no limit.")
     batch_size: Positive = Field(
@@ -241,6 +244,9 @@ class FitSection(Section):
     )
     warmup_steps: NonNegative = Field(
         default=0, description="Optimiser steps over which the learning rate rises from 0."
+    )
+    decay_steps: Positive | None = Field(
+        default=None, description="Optimiser steps until it is back at 0; null takes those of `epochs`."
     )
     weight_decay: float = Field(default=0.0, ge=0, description="Decoupled weight decay a step; 0 is plain Adam.")
     patience_epochs: Positive | None = Field(
