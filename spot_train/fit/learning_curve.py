@@ -73,6 +73,7 @@ def learning_curve(
     """A point a size and seed, as soon as it is there; each fit lies in a folder of its own in `out`. `warm_start`: the
     drafter that every fit starts from; its own point comes first. `fitting` is told the name of each fit. Raises
     SpotError as `fit` does."""
+    out.mkdir(parents=True, exist_ok=True)
     heldout = list(shards.trajectories("heldout"))
 
     def measured(file: Path, drafter: PretrainedDrafter) -> Mapping[str, Any]:

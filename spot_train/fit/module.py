@@ -77,7 +77,7 @@ class OrderModule(lightning.LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         section = self.section
         kind = torch.optim.AdamW if section.weight_decay else torch.optim.Adam
-        optimizer = kind(self.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay)
+        optimizer = kind(self.parameters(), lr=section.learning_rate, weight_decay=section.weight_decay, fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self._rate)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
