@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from spot_infer.table import StaleTable, split_table, stale_table
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule, Sampling, confidence, draw, pick, ranking_values, select_slots, token_law
 
+Outcome = TypeVar("Outcome")
 _CHUNK_ELEMENTS = 2**25
 ReadState = tuple[int, int, GumbelNoise | None]
 """A state to read: its index in the packed forward, its block's start, the request's noise at temperature > 0."""
@@ -29,17 +32,30 @@ ReadState = tuple[int, int, GumbelNoise | None]
 
 @dataclass(frozen=True)
 class Answers:
-    """Per masked slot of a forward, all states in order: ranking value, log-odds and best token [M] each. The values
-    and log-odds are those of the rule's temperature, 1 for every rule but those of published decoders."""
+    """Per masked slot of a state: ranking value, log-odds and best token [m] each. The values and log-odds are those of
+    the rule's temperature, 1 for every rule but those of published decoders."""
 
     values: list[float]
     log_odds: list[float]
     best: list[int]
 
 
+@runtime_checkable
+class WatchedTarget(Protocol):
+    """A target that watches what is done with its logits."""
+
+    def read(self, hidden: Tensor, read: Callable[[Tensor], Outcome]) -> Outcome:
+        """`read` of the logits of hidden [m, H]."""
+        ...
+
+
 def chunk_rows(vocab_size: int) -> int:
     """Slots projected to the vocabulary at once."""
     return max(1, _CHUNK_ELEMENTS // vocab_size)
+
+
+def _project(target: Target, hidden: Tensor, read: Callable[[Tensor], Outcome]) -> Outcome:
+    return target.read(hidden, read) if isinstance(target, WatchedTarget) else read(target.logits(hidden))
 
 
 def read_logits(target: Target, hidden: Tensor, read: Callable[[Tensor], Sequence[Tensor]]) -> list[Tensor]:
@@ -50,15 +66,15 @@ def read_logits(target: Target, hidden: Tensor, read: Callable[[Tensor], Sequenc
     fixed = isinstance(target, FixedShapeTarget)
     parts: list[list[Tensor]] = []
     for rows in hidden.split(HEAD_ROWS if fixed else chunk_rows(target.spec.vocab_size)):
-        columns = read(target.logits(fill_rows(rows) if fixed else rows))
+        columns = _project(target, fill_rows(rows) if fixed else rows, read)
         parts.append([column[: len(rows)] for column in columns])
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
-def read_answers(target: Target, hidden: Tensor, rule: CommitRule) -> Answers:
-    """Project hidden [M, H] and keep what the commit rule needs."""
-    if not len(hidden):
-        return Answers([], [], [])
+def read_answers(
+    target: Target, packed: Packed, hidden: Tensor, rule: CommitRule, states: Sequence[int]
+) -> dict[int, Answers]:
+    """Project the hidden [M, H] of `states` and keep what the commit rule needs, by state."""
     forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
 
     def read(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,14 +82,23 @@ def read_answers(target: Target, hidden: Tensor, rule: CommitRule) -> Answers:
         log_odds, best, _ = confidence(ranked, forbidden)
         return ranking_values(log_odds, rule, ranked, forbidden), log_odds, best
 
-    return Answers(*(column.tolist() for column in read_logits(target, hidden, read)))
+    slots = [range(packed.state_start[state], packed.state_start[state + 1]) for state in states]
+    rows = [row for own in slots for row in own]
+    if not rows:
+        return {}
+    columns = [column.tolist() for column in read_logits(target, hidden[rows], read)]
+    ends = accumulate(map(len, slots))
+    return {
+        state: Answers(*(column[end - len(own) : end] for column in columns))
+        for state, own, end in zip(states, slots, ends, strict=True)
+    }
 
 
 def steps_of_states(
     target: Target,
     packed: Packed,
     hidden: Tensor,
-    answers: Answers,
+    answers: Mapping[int, Answers],
     rule: CommitRule,
     sampling: Sampling,
     states: Sequence[ReadState],
@@ -88,14 +113,13 @@ def steps_of_states(
     committed = committed or {}
     chosen: list[tuple[int, int, int]] = []
     for state, start, _ in states:
-        rows = range(packed.state_start[state], packed.state_start[state + 1])
-        values, log_odds = answers.values[rows.start : rows.stop], answers.log_odds[rows.start : rows.stop]
-        picks = select_slots(values, log_odds, rule, committed.get(state, 0))
-        chosen += [(state, rows.start + pick, start) for pick in picks]
-    slots = packed.read_slot.tolist()
-    positions = [start + slots[row] for _, row, start in chosen]
+        own, first = answers[state], packed.state_start[state]
+        picks = select_slots(own.values, own.log_odds, rule, committed.get(state, 0))
+        chosen += [(state, first + pick, start) for pick in picks]
+    slots = packed.read_slot[[row for _, row, _ in chosen]].tolist()
+    positions = [start + slot for (_, _, start), slot in zip(chosen, slots, strict=True)]
     if sampling.temperature == 0 or not chosen:
-        tokens = [answers.best[row] for _, row, _ in chosen]
+        tokens = [answers[state].best[row - packed.state_start[state]] for state, row, _ in chosen]
     else:
         noise_of = {state: noise for state, _, noise in states}
         noises = [noise_of[state] for state, _, _ in chosen]
@@ -153,15 +177,19 @@ def read_tables(
     def flush() -> None:
         counts = [packed.state_start[state + 1] - packed.state_start[state] for state, _, _ in group]
         rows = [row for state, _, _ in group for row in range(packed.state_start[state], packed.state_start[state + 1])]
-        logits = target.logits(hidden[rows])
         slots = packed.read_slot[rows]
-        drawn = None
+        noise = None
         if sampling.temperature > 0:
             starts = [start for (_, start, _), count in zip(group, counts, strict=True) for _ in range(count)]
             noises = [noise for (_, _, noise), count in zip(group, counts, strict=True) for _ in range(count)]
             positions = [start + slot for start, slot in zip(starts, slots.tolist(), strict=True)]
-            drawn = draw(logits, _noise_rows(noises, positions).to(hidden.device), sampling, forbidden)
-        tables.extend(split_table(stale_table(slots, logits, *confidence(logits, forbidden), forbidden, drawn), counts))
+            noise = _noise_rows(noises, positions).to(hidden.device)
+
+        def read(logits: Tensor) -> StaleTable:
+            drawn = None if noise is None else draw(logits, noise, sampling, forbidden)
+            return stale_table(slots, logits, *confidence(logits, forbidden), forbidden, drawn)
+
+        tables.extend(split_table(_project(target, hidden[rows], read), counts))
 
     pending = 0
     for entry in states:

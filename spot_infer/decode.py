@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 
 from spot_infer.allocate import Passed, propose_what_pays, settle
-from spot_infer.answers import read_answers, read_tables
+from spot_infer.answers import read_tables
 from spot_infer.bitwise import fixed_shape
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
@@ -31,7 +31,8 @@ from spot_infer.requests import Boundary, DecodeSettings, Request, Round, check_
 from spot_infer.rows import Row, open_row
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
-from spot_infer.verify import distribution_preserving, shared_sampling, target_steps, verify
+from spot_infer.verify import distribution_preserving, shared_sampling
+from spot_infer.walk import walk
 
 Outcome = TypeVar("Outcome")
 
@@ -300,17 +301,7 @@ def _advance(
 ) -> list[Round]:
     """Verify every row, apply what it committed, make cache of the blocks behind it, and read the tables needed."""
     packed, hidden = forward.packed, forward.hidden
-    answers = read_answers(target, hidden, settings.rule)
-    places = [
-        (packed.row_states[index] + replica, row, laid.replicas[replica].state, graph, node)
-        for index, (row, laid, graph) in enumerate(zip(rows, forward.laid, graphs, strict=True))
-        for node, replica in enumerate(laid.of_node)
-        if replica is not None
-    ]
-    reading = [(at, state.start, row.noise) for at, row, state, _, _ in places]
-    committed = {at: row.committed_in(state) for at, row, state, _, _ in places if settings.rule.counts_commits}
-    drafted = {at: (graph, node) for at, _, _, graph, node in places if graph is not None}
-    transitions, ends = target_steps(target, packed, hidden, answers, settings, reading, drafted, committed)
+    walks = walk(target, packed, hidden, rows, forward.laid, graphs, settings)
     drafts = drafter is not None and settings.budget > 0
     rounds: list[Round] = []
     reads: list[list[int]] = []
@@ -321,10 +312,7 @@ def _advance(
             row.stats.cache_writes += 1
             _promote(cache, index, row, packed, range(len(laid.replicas)))
             continue
-        first, root = packed.row_states[index], row.state
-        known = [None if replica is None else transitions[first + replica] for replica in laid.of_node]
-        closing = [node for node, replica in enumerate(laid.of_node) if replica is not None and first + replica in ends]
-        steps, nodes = verify(graphs[index] or DraftGraph(), known, closing)
+        root, (steps, nodes) = row.state, walks[index]
         steps, final, result = row.apply(target, steps, settings)
         rounds.append(Round(row.request, root, graphs[index], tuple(steps), (), final, result))
         passed = [replica for node in nodes[: len(steps)] if (replica := laid.of_node[node]) is not None]

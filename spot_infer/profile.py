@@ -314,15 +314,17 @@ class DrafterTimer:
                 pass
             total = self.clock.now() - started
         draft = sum(seconds for *_, seconds in timed.samples)
-        parts = {"network": network.seconds, "search": draft - network.seconds, "target": target.busy_s}
-        parts["rest"] = total - draft - target.busy_s - target.prefill_s
+        parts = {"network": network.seconds, "search": draft - network.seconds}
+        parts |= {"target": target.busy_s, "answers": target.answers_s}
+        parts["rest"] = total - sum(parts.values()) - target.prefill_s
         self._parts[budget].append({name: seconds / target.forwards for name, seconds in parts.items()})
         for number, (*work, seconds) in enumerate(timed.samples):
             self._seconds[(*work, budget, tuple(requests), number)].append(seconds)
 
     def round_parts(self) -> dict[str, dict[str, float]]:
         """By budget the seconds that a round of real decoding takes: the drafter's network, the search around it, the
-        target, and the rest (packing, answers, verification, tables)."""
+        target's forward, its answers (the vocabulary's logits, the rule's values and the tables, a pass over the
+        vocabulary each) and the rest (packing, choosing and comparing steps, bookkeeping)."""
         return {
             str(budget): {name: float(np.median([one[name] for one in runs])) for name in runs[0]}
             for budget, runs in self._parts.items()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,15 +16,18 @@ from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead, tab
 from spot_infer.packing import Packed
 from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target
 
+Outcome = TypeVar("Outcome")
+
 
 class TimedTarget:
-    """A target that notes how long its last forward and its prefills took, and all its forwards with their logits."""
+    """A target that notes how long its last forward took, its prefills, all its forwards, and the answers: logits and
+    what is read off them."""
 
     def __init__(self, target: Target, clock: Clock) -> None:
         self._target, self._clock = target, clock
         self.spec = target.spec
         self.tokenizer = target.tokenizer
-        self.forward_s, self.prefill_s, self.busy_s = 0.0, 0.0, 0.0
+        self.forward_s, self.prefill_s, self.busy_s, self.answers_s = 0.0, 0.0, 0.0, 0.0
         self.forwards = 0
 
     @property
@@ -51,10 +55,14 @@ class TimedTarget:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
+        return self.read(hidden, lambda logits: logits)
+
+    def read(self, hidden: Tensor, read: Callable[[Tensor], Outcome]) -> Outcome:
+        """`read` of the logits of hidden [m, H]."""
         started = self._clock.now()
-        logits = self._target.logits(hidden)
-        self.busy_s += self._clock.now() - started
-        return logits
+        outcome = read(self._target.logits(hidden))
+        self.answers_s += self._clock.now() - started
+        return outcome
 
 
 class TimedCanvas(TimedTarget):

@@ -54,7 +54,7 @@ def target_steps(
     target: Target,
     packed: Packed,
     hidden: Tensor,
-    answers: Answers,
+    answers: Mapping[int, Answers],
     settings: DecodeSettings,
     states: Sequence[ReadState],
     drafted: Mapping[int, tuple[DraftGraph, int]],

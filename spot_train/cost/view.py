@@ -41,7 +41,8 @@ def print_curve(console: Console, curve: CostCurve) -> None:
         shown = {name: f"{1e3 * seconds:.2f}" for name, seconds in parts.items()}
         lines.append(
             f"a round at D{budget}, in real decoding, ms: drafter's network {shown['network']}, search around it "
-            f"{shown['search']}, target {shown['target']}, packing, answers, verification and tables {shown['rest']}"
+            f"{shown['search']}, target's forward {shown['target']}, answers over the vocabulary {shown['answers']}, "
+            f"packing, verification and bookkeeping {shown['rest']}"
         )
     lines.append("Spread is the interquartile range of repeats over the median, c(1) the draft-free round.")
     for line in lines:

@@ -1,0 +1,84 @@
+"""From a forward's hidden states to what every row commits: read a state, and go on where its step was drafted.
+
+On a CPU every row of the head costs what it computes, so a state's slots meet the vocabulary once the walk gets there:
+of a budget's states a few. Elsewhere all states are read at once, for one synchronisation. Knows nothing about caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spot_infer.answers import read_answers
+from spot_infer.blocks import Step
+from spot_infer.graph import DraftGraph
+from spot_infer.packing import Packed
+from spot_infer.replicas import RowReplicas
+from spot_infer.requests import DecodeSettings
+from spot_infer.rows import Row
+from spot_infer.targets.protocol import Target
+from spot_infer.verify import target_steps, verify
+
+
+def reads_at_once(device: torch.device) -> bool:
+    """Whether all states of a forward are read before any is walked to."""
+    return device.type != "cpu"
+
+
+def walk(
+    target: Target,
+    packed: Packed,
+    hidden: Tensor,
+    rows: Sequence[Row],
+    laid: Sequence[RowReplicas],
+    graphs: Sequence[DraftGraph | None],
+    settings: DecodeSettings,
+) -> list[tuple[list[Step], list[int]]]:
+    """What `verify` says of every row, the steps and the nodes passed; none of a row that lays out no state."""
+    walks: list[tuple[list[Step], list[int]]] = [([], []) for _ in rows]
+    transitions: dict[int, Step] = {}
+    ends: set[int] = set()
+    drafts = [graph or DraftGraph() for graph in graphs]
+    wave = [(index, node) for index, one in enumerate(laid) for node in range(len(one.of_node))]
+    if not reads_at_once(target.device):
+        wave = [(index, node) for index, node in wave if node == 0]
+    while wave:
+        known, ended = _steps(target, packed, hidden, rows, laid, graphs, settings, wave)
+        transitions |= known
+        ends |= ended
+        reached = []
+        for index in sorted({index for index, _ in wave}):
+            first, of_node = packed.row_states[index], laid[index].of_node
+            at = [None if replica is None else first + replica for replica in of_node]
+            closing = [node for node, state in enumerate(at) if state in ends]
+            steps, nodes = verify(drafts[index], [transitions.get(state) for state in at], closing)  # type: ignore[arg-type]
+            walks[index] = steps, nodes
+            if len(steps) < len(nodes) and at[nodes[-1]] is not None:
+                reached.append((index, nodes[-1]))
+        wave = reached
+    return walks
+
+
+def _steps(
+    target: Target,
+    packed: Packed,
+    hidden: Tensor,
+    rows: Sequence[Row],
+    laid: Sequence[RowReplicas],
+    graphs: Sequence[DraftGraph | None],
+    settings: DecodeSettings,
+    wave: Sequence[tuple[int, int]],
+) -> tuple[dict[int, Step], frozenset[int]]:
+    """The target's steps at the nodes of `wave`, (row, node) each, and which end a round, by packed state."""
+    places = [
+        (packed.row_states[index] + replica, rows[index], laid[index].replicas[replica].state, graphs[index], node)
+        for index, node in wave
+        if (replica := laid[index].of_node[node]) is not None
+    ]
+    answers = read_answers(target, packed, hidden, settings.rule, [at for at, *_ in places])
+    reading = [(at, state.start, row.noise) for at, row, state, _, _ in places]
+    committed = {at: row.committed_in(state) for at, row, state, _, _ in places if settings.rule.counts_commits}
+    drafted = {at: (graph, node) for at, _, _, graph, node in places if graph is not None}
+    return target_steps(target, packed, hidden, answers, settings, reading, drafted, committed)
