@@ -1,7 +1,7 @@
 """spot_infer: lossless drafted decoding for diffusion language models.
 
 target = load_target("data/tiny-sdar")
-drafter = load_drafter("data/tiny-sdar-drafter")
+drafter = load_drafter("data/tiny-sdar-drafter-one-call")
 results = generate(target, ["..."], GenerationConfig(budget=8), drafter)
 """
 

@@ -32,7 +32,8 @@ from spot_infer.targets.protocol import Target
 from spot_infer.verify import distribution_preserving, verdict_line
 
 TARGET = "data/tiny-sdar"
-DRAFTER = "data/tiny-sdar-drafter"
+DRAFTERS = {"float32": "data/tiny-sdar-drafter-one-call", "bfloat16": "data/tiny-sdar-drafter-one-call-bf16"}
+"""The packaged target's drafter by the resolution of the commit rule."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,11 @@ def load_run(
         raise SpotError("--draft-free and --drafter contradict each other; give one of them")
     if threads is not None:
         torch.set_num_threads(threads)
+    packaged_drafter = DRAFTERS.get(str(config.rule.resolution), DRAFTERS["float32"])
     loaded = load_target(packaged(TARGET) if target is None else target, **loading)
     chosen: OrderDrafter | None = None
     if not draft_free and (drafter is not None or target is None):
-        chosen = load_drafter(packaged(DRAFTER) if drafter is None else drafter).to(device=loaded.device)
+        chosen = load_drafter(packaged(packaged_drafter) if drafter is None else drafter).to(device=loaded.device)
     elif not draft_free:
         _note("no --drafter was given for this target, so decoding is draft-free")
     if chosen is not None:
@@ -90,7 +92,7 @@ def load_run(
     verdict = distribution_preserving(loaded.spec, config.settings(drafted=chosen is not None))
     if not verdict[0]:
         _note(verdict_line(*verdict))
-    name = None if chosen is None else drafter or DRAFTER
+    name = None if chosen is None else drafter or packaged_drafter
     formed = None if chosen is None else find_preset(config.preset).apply(chosen)
     return Run(loaded, formed, _with_curve(config, loaded, formed), target or TARGET, name)
 

@@ -226,18 +226,19 @@ class FitSection(Section):
     )
     d_max: NonNegative = Field(default=15, description="Largest depth trained, in steps beyond the root.")
     depths_per_state: Positive | Literal["all"] = Field(
-        default=2, description="Depths sampled a state and epoch; all: every depth, weighed by 1 / (depth + 1)."
+        default="all",
+        description="all: every depth of a state, weighed by 1 / (depth + 1); a number: depths sampled a state and epoch.",
     )
     seed: NonNegative = Field(
         default=0, description="Seed of the weights, the order of examples and the sampled depths."
     )
     features: FeatureKind = Field(
-        default="v1",
+        default="v2",
         description="Feature version; v2 adds what changed since the table before, paper drops the float32 log-odds.",
     )
     scorer: Scorer = Field(
-        default="per_level",
-        description="Network calls of a draft: one a level of the search, or one that scores all states.",
+        default="one_call",
+        description="Network calls of a draft: one that scores all states, or one a level of the search.",
     )
     residual: bool = Field(
         default=True, description="Add the network's scores to a learned multiple of the untrained log-odds order."
