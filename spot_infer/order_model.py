@@ -15,14 +15,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from spot_infer.errors import SpotError
-from spot_infer.features import PATH_FEATURES, RANK_COLUMN, FeatureKind, path_features, table_features
+from spot_infer.features import (
+    LOG_ODDS_COLUMN,
+    LOG_ODDS_SCALE,
+    PATH_FEATURES,
+    RANK_COLUMN,
+    FeatureKind,
+    path_features,
+    table_features,
+)
 from spot_infer.set_head import SetHead
 from spot_infer.transition import CommitRule
 
 Scorer = Literal["per_level", "one_call"]
+Residual = Literal["none", "rank", "confidence"]
 HEAD_HIDDEN: dict[Scorer, int] = {"per_level": 128, "one_call": 48}
 """Units of either head that make a model of the paper's size."""
 MOST_SCALE = 20.0
+RANK_WEIGHT, CONFIDENCE_WEIGHT = 0.5, 0.5
+"""Where the learned multiples start: log-odds only under a rule that ties nothing, where they agree with the ranks."""
 _SIZES = ("block_length", "d_model", "heads", "layers", "feed_forward", "head_hidden")
 _ADDED: dict[str, Any] = {"scorer": "per_level"}
 """Fields that configs written before them lack, and what they mean there."""
@@ -33,8 +44,9 @@ class OrderModelConfig:
     """Everything the network's shape and inputs depend on.
 
     features: kind of the inputs; d_max: largest depth trained; rule: the commit rule whose ranking the inputs hold;
-    residual: add a learned multiple of the untrained order, so that training starts from it; scorer: which head, of
-    head_hidden units.
+    residual: what is added to the network's scores, so that training starts from the untrained order: a learned
+    multiple of the ranks, of the ranks and of the log-odds that near ties show in (confidence), or nothing; scorer:
+    which head, of head_hidden units.
     """
 
     block_length: int
@@ -45,7 +57,7 @@ class OrderModelConfig:
     head_hidden: int = 128
     features: FeatureKind = "v1"
     d_max: int = 15
-    residual: bool = True
+    residual: Residual = "confidence"
     scorer: Scorer = "per_level"
     rule: CommitRule = field(default_factory=CommitRule)
 
@@ -64,8 +76,8 @@ class OrderModelConfig:
             raise SpotError(f"model.features is {self.features!r}; use one of {', '.join(get_args(FeatureKind))}")
         if self.scorer not in get_args(Scorer):
             raise SpotError(f"model.scorer is {self.scorer!r}; use one of {', '.join(get_args(Scorer))}")
-        if not isinstance(self.residual, bool):
-            raise SpotError(f"model.residual is {self.residual!r}; use true or false")
+        if self.residual not in get_args(Residual):
+            raise SpotError(f"model.residual is {self.residual!r}; use one of {', '.join(get_args(Residual))}")
         self.rule.check_draftable()
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,6 +87,8 @@ class OrderModelConfig:
     def from_dict(cls, fields: dict[str, Any]) -> OrderModelConfig:
         """The config from JSON values; unknown, missing and mistyped ones raise SpotError."""
         fields = {**_ADDED, **fields}
+        if isinstance(fields.get("residual"), bool):
+            fields["residual"] = "rank" if fields["residual"] else "none"
         unknown = set(fields) - set(cls.__dataclass_fields__)
         missing = set(cls.__dataclass_fields__) - set(fields)
         if unknown or missing:
@@ -134,15 +148,18 @@ class OrderModel(nn.Module):
         )
         self.norm = nn.LayerNorm(config.d_model)
         nn.init.normal_(self.slot_embedding.weight, std=0.02)
-        if config.residual:
-            self.rank_weight = nn.Parameter(torch.tensor(0.5))
+        if config.residual != "none":
+            self.rank_weight = nn.Parameter(torch.tensor(RANK_WEIGHT))
+        if config.residual == "confidence":
+            ties = config.rule.resolution != "float32"
+            self.confidence_weight = nn.Parameter(torch.tensor(0.0 if ties else CONFIDENCE_WEIGHT))
         if config.scorer == "one_call":
             sizes = (config.d_model, config.head_hidden, config.block_length, config.d_max)
-            self.set_head = SetHead(*sizes, zeroed=config.residual)
+            self.set_head = SetHead(*sizes, zeroed=config.residual != "none")
             return
         self.head_in = nn.Linear(config.d_model, config.head_hidden)
         self.head_out = nn.Linear(config.head_hidden, 1)
-        if config.residual:
+        if config.residual != "none":
             nn.init.zeros_(self.head_out.weight)
 
     def inputs(self, table: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
@@ -201,4 +218,10 @@ class OrderModel(nn.Module):
     def _prior(self, table: Tensor) -> Tensor:
         """Scores [S, m] of the untrained order, where the model adds to it."""
         ranks = table[..., RANK_COLUMN].to(self.input.weight.dtype) * self.config.block_length
-        return -self.rank_weight * ranks if self.config.residual else torch.zeros_like(ranks)
+        if self.config.residual == "none":
+            return torch.zeros_like(ranks)
+        prior = -self.rank_weight * ranks
+        if self.config.residual == "confidence":
+            confidence = table[..., LOG_ODDS_COLUMN].to(ranks.dtype) * LOG_ODDS_SCALE
+            prior = prior + self.confidence_weight * confidence
+        return prior

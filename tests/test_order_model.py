@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from spot_infer.errors import SpotError
-from spot_infer.features import RANK_COLUMN, TABLE_FEATURES
-from spot_infer.order_model import HEAD_HIDDEN, OrderModel, OrderModelConfig, Scorer
+from spot_infer.features import LOG_ODDS_COLUMN, RANK_COLUMN, TABLE_FEATURES
+from spot_infer.order_model import HEAD_HIDDEN, OrderModel, OrderModelConfig, Residual, Scorer
 from spot_infer.set_scores import HeadArrays, SetScores, as_array
+from spot_infer.transition import CommitRule
 
 L = 8
 SMALL = OrderModelConfig(L, d_model=32, heads=4, layers=2, feed_forward=64, head_hidden=16)
@@ -105,13 +106,18 @@ def test_every_input_is_read(scorer: Scorer) -> None:
 
 
 @both
-def test_training_starts_from_the_untrained_order(scorer: Scorer) -> None:
+@pytest.mark.parametrize("residual", ["rank", "confidence"])
+@pytest.mark.parametrize("resolution", ["float32", "bfloat16"])
+def test_training_starts_from_the_untrained_order(scorer: Scorer, residual: Residual, resolution: str) -> None:
     table, slot, valid, root, of, taken, depth = make_inputs()
     ranks = torch.stack([torch.randperm(6) for _ in range(2)])
     table[..., RANK_COLUMN] = ranks / L
-    scores = OrderModel(replace(SMALL, scorer=scorer)).eval()(table, slot, valid, root, of, taken, depth)
+    if resolution == "float32":  # a rule that ties log-odds ranks them otherwise than they are
+        table[..., LOG_ODDS_COLUMN] = -ranks / 16
+    config = replace(SMALL, scorer=scorer, residual=residual, rule=CommitRule(resolution=resolution))
+    scores = OrderModel(config).eval()(table, slot, valid, root, of, taken, depth)
     assert scores.argmax(-1).tolist() == ranks[of].masked_fill(taken, 99).argmin(-1).tolist()
-    plain = OrderModel(replace(SMALL, scorer=scorer, residual=False))
+    plain = OrderModel(replace(SMALL, scorer=scorer, residual="none"))
     assert not hasattr(plain, "rank_weight")
     others = plain.eval()(table, slot, valid, root, of, taken, depth)
     assert others.argmax(-1).tolist() != scores.argmax(-1).tolist()
@@ -150,6 +156,7 @@ def test_one_call_answers_for_states_as_a_slow_sum_over_their_slots() -> None:
         ({"features": "v9"}, "features"),
         ({"scorer": "two_calls"}, "scorer"),
         ({"residual": 1}, "residual"),
+        ({"residual": "log_odds"}, "residual"),
         ({"block_length": 1024}, "block_length"),
         ({"colour": 1}, "colour"),
         ({"rule": "float32"}, "rule"),
@@ -171,3 +178,8 @@ def test_a_config_from_before_there_were_scorers_is_per_level() -> None:
     fields = SMALL.to_dict()
     del fields["scorer"]
     assert OrderModelConfig.from_dict(fields) == SMALL
+
+
+@pytest.mark.parametrize(("older", "residual"), [(True, "rank"), (False, "none")])
+def test_a_config_from_before_there_were_kinds_of_residual_is_read(older: bool, residual: Residual) -> None:
+    assert OrderModelConfig.from_dict({**SMALL.to_dict(), "residual": older}) == replace(SMALL, residual=residual)

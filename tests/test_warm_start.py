@@ -59,8 +59,8 @@ def test_a_run_is_resumed_from_its_own_start(drafter: OrderDrafter, tmp_path: Pa
     ("change", "said"),
     [
         ({"d_max": 2}, "d_max is 3, but"),
-        ({"residual": False}, "residual is"),
-        ({"scorer": "one_call"}, "scorer is 'per_level', but"),
+        ({"residual": "rank"}, "residual is"),
+        ({"scorer": "per_level"}, "scorer is 'one_call', but"),
     ],
 )
 def test_another_network_is_refused(drafter: OrderDrafter, tmp_path: Path, change: dict[str, Any], said: str) -> None:

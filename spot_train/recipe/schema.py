@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator,
 
 from spot_infer.drafters import DraftSettings
 from spot_infer.features import FeatureKind
-from spot_infer.order_model import Scorer
+from spot_infer.order_model import Residual, Scorer
 from spot_infer.packaged import BUILTIN, packaged
 from spot_infer.packing import Layout
 from spot_infer.presets import PRESETS, Preset, PresetName
@@ -240,8 +240,10 @@ class FitSection(Section):
         default="one_call",
         description="Network calls of a draft: one that scores all states, or one a level of the search.",
     )
-    residual: bool = Field(
-        default=True, description="Add the network's scores to a learned multiple of the untrained log-odds order."
+    residual: Residual = Field(
+        default="confidence",
+        description="What the network's scores are added to: a learned multiple of the untrained order's ranks (rank), "
+        "and one of its log-odds too (confidence), or none.",
     )
     warmup_steps: NonNegative = Field(
         default=0, description="Optimiser steps over which the learning rate rises from 0."
