@@ -227,7 +227,7 @@ class FitSection(Section):
     d_max: NonNegative = Field(default=15, description="Largest depth trained, in steps beyond the root.")
     depths_per_state: Positive | Literal["all"] = Field(
         default="all",
-        description="all: every depth of a state, weighed by 1 / (depth + 1); a number: depths sampled a state and epoch.",
+        description="all: every depth of a state, weighed by 1 / (depth + 1); a number: so many sampled.",
     )
     seed: NonNegative = Field(
         default=0, description="Seed of the weights, the order of examples and the sampled depths."
