@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lossless_targets import tiny_full_attention, tiny_moe, tiny_qwen3
 from rich.console import Console
+from rounded_target import rounded
 from small_families import random_model
 from small_target import save_small_target
 from torch import Tensor
@@ -27,7 +28,7 @@ from spot_infer.packaged import packaged
 from spot_infer.packing import Packed
 from spot_infer.prompts_io import read_prompts
 from spot_infer.requests import DecodeSettings, Request
-from spot_infer.targets import from_model, load_target, with_float32_head
+from spot_infer.targets import from_model, with_float32_head
 from spot_infer.targets.block_causal import BlockCausalTarget
 from spot_infer.targets.full_attention import FullAttentionTarget
 from spot_infer.transition import CommitRule
@@ -220,19 +221,9 @@ def test_the_same_target_passes_where_the_gap_is_wide() -> None:
     assert verdict(found) == "holds: nothing flipped"
 
 
-class Rounded(BlockCausalTarget):
-    """Hidden states move with the shape of the forward, by what bfloat16 rounds in a few layers."""
-
-    def forward(self, packed: Packed, cache: Any) -> Tensor:
-        hidden = super().forward(packed, cache)
-        return hidden * (1 + 2**-6 * torch.sin(1e4 * hidden + len(packed.input_ids)))
-
-
 @pytest.mark.slow
 def test_where_shapes_move_what_bfloat16_rounds_the_coarser_rule_flips_less_and_bitwise_mode_not_at_all() -> None:
-    tiny = load_target("builtin:data/tiny-sdar", dtype="float32")
-    assert isinstance(tiny, BlockCausalTarget)
-    target = Rounded(tiny.model, tiny.tokenizer, replace(tiny.spec, dtype="bfloat16"))
+    target = rounded("builtin:data/tiny-sdar")
     rows = read_prompts(packaged("data/pools/heldout.jsonl")).rows[:4]
     requests = tuple(Request(encode_prompt(target, row.prompt)) for row in rows)
     settings = DecodeSettings(max_new_tokens=32, batch_size=4, budget=2)
