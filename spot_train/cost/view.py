@@ -49,6 +49,22 @@ def print_curve(console: Console, curve: CostCurve) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
+def print_rehearsal(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
+    """One line a method and budget: forwards, throughput against draft-free, and the split of the time."""
+    table = _table("method", "D", "NFE", "reduction", "throughput", "ms a prompt", "target", "drafter", "rest", left=1)
+    for row in rows:
+        shares = [f"{row['shares'][name]:.0%}" for name in ("target", "drafter", "rest")]
+        factors = [f"{row['reduction']:.2f}x", f"{row['throughput_ratio']:.2f}x", f"{1e3 * row['seconds']:.0f}"]
+        table.add_row(row["method"], str(row["budget"]), f"{row['nfe']:.1f}", *factors, *shares)
+    console.print(table)
+    console.print(
+        f"n = {rows[0]['n']} recorded trajectories, batch size 1, temperature 0; outputs equal to the recording: "
+        + ", ".join(f"{row['identical']} of {row['n']}" for row in rows),
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 def print_predictions(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """One line a curve, method, budget and floor; measured figures where rows hold them."""
     checked = "measured_ratio" in rows[0]
