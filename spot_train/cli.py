@@ -90,6 +90,7 @@ def fit(
     from spot_train.shards.store import open_shards
 
     shards = open_shards(data)
+    from spot_train.collect.ranks import first_rank
     from spot_train.fit.facts import drafter_facts
     from spot_train.fit.fit import fit as run
     from spot_train.fit.step_windows import ShardWindows
@@ -106,8 +107,9 @@ def fit(
         progress=True,
         warm_start=start,
     )
-    append_provenance(out, {"command": "fit", "data": str(data), "checkpoint": checkpoint.name})
-    typer.echo(f"checkpoint: {checkpoint}")
+    if first_rank():
+        append_provenance(out, {"command": "fit", "data": str(data), "checkpoint": checkpoint.name})
+        typer.echo(f"checkpoint: {checkpoint}")
 
 
 @app.command("eval")

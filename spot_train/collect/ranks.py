@@ -59,6 +59,11 @@ def rank_of_environment(environment: Mapping[str, str] = os.environ) -> Rank:
     return Rank()
 
 
+def first_rank(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the first of those that torchrun, SLURM or Lightning started together, or alone."""
+    return all(environment.get(name, "0") == "0" for name in ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK"))
+
+
 def decodable(missing: Sequence[int], milestones: Sequence[int]) -> list[int]:
     """Of the missing leases, ascending, those that need no drafter of a milestone that missing ones lie before."""
     limit = min((milestone for milestone in milestones if missing and milestone > missing[0]), default=None)

@@ -27,7 +27,8 @@ CHECKED_STATES = 512
 
 class Batch(NamedTuple):
     """`examples.Examples` as tensors: table, slot, valid, root and rank [S, m, ...], the rest [Q, ...]; of int64 [Q]
-    says which of the S tables an example is of. The first seven are what `OrderModel` takes."""
+    says which of the S tables an example is of; weight float32 [Q]: its share of the step's loss; those of
+    all ranks add up to the number of ranks. The first seven are what `OrderModel` takes."""
 
     table: Tensor
     slot: Tensor
@@ -40,6 +41,7 @@ class Batch(NamedTuple):
     label: Tensor
     block: Tensor
     before_stop: Tensor
+    weight: Tensor
 
     @property
     def asked(self) -> tuple[Tensor, ...]:
@@ -64,6 +66,7 @@ def make_batch(
         label=torch.from_numpy(examples.label),
         block=torch.from_numpy(examples.block),
         before_stop=torch.from_numpy(examples.before_stop),
+        weight=torch.full((len(examples.label),), 1 / max(len(examples.label), 1)),
     )
 
 
@@ -96,8 +99,18 @@ class TrainBatches(Dataset[Batch]):
             self._depths = self._depths_of(steps, draw)
             self._planned = (epoch, window)
         batch = self._batches[place]
-        states = batch[self.rank :: self.ranks] if len(batch) >= self.ranks else batch
-        return make_batch(steps, states, self._depths[states], section.features, self.rule)
+        split = len(batch) >= self.ranks
+        states = batch[self.rank :: self.ranks] if split else batch
+        made = make_batch(steps, states, self._depths[states], section.features, self.rule)
+        depths = self._depths[batch]
+        examples = (depths >= 0) & (depths <= steps.deepest[batch][:, None])
+        whole = float(self._weights(torch.from_numpy(depths[examples])).sum())
+        return made._replace(weight=self._weights(made.depth) * (self.ranks if split else 1) / whole)
+
+    def _weights(self, depth: Tensor) -> Tensor:
+        """What examples [Q] weigh beside one another: where every depth is one, 1 / (depth + 1), as often as depths are
+        drawn otherwise."""
+        return 1 / (depth + 1) if self.section.depths_per_state == "all" else torch.ones(depth.shape)
 
     def _depths_of(self, steps: Steps, draw: int) -> NDArray[np.int64]:
         """Depths [N, k] of all states' examples in one pass."""

@@ -27,6 +27,7 @@ from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.order_model import HEAD_HIDDEN, OrderModelConfig
 from spot_infer.transition import CommitRule
+from spot_train.collect.ranks import first_rank
 from spot_train.fit.data import CHECKED_STATES, TrainBatches
 from spot_train.fit.data_module import OrderDataModule
 from spot_train.fit.module import OrderModule
@@ -183,7 +184,10 @@ def _lightning(section: FitSection, record: FitRecord, callbacks: list[Callback]
 
 
 def _claim(folder: Path, section: FitSection, identity: dict[str, Any]) -> None:
-    """Write run.json into a new folder; refuse one that holds a run of other settings or data."""
+    """Write run.json into a new folder; refuse one that holds a run of other settings or data. Of several processes the
+    first one does."""
+    if not first_rank():
+        return
     fields = {name: value for name, value in section.model_dump().items() if name not in _MAY_CHANGE}
     identity = json.loads(json.dumps({"fit": fields, **identity}))
     file = folder / RUN_FILE
@@ -212,7 +216,8 @@ def _done(folder: Path, max_steps: int | None) -> Path | None:
     checkpoint = folder / str(done.get("checkpoint"))
     if (done.get("complete") or done.get("last", {}).get("step") == max_steps) and checkpoint.is_file():
         return checkpoint
-    file.unlink()
+    if first_rank():
+        file.unlink()
     return None
 
 

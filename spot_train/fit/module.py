@@ -45,10 +45,7 @@ class OrderModule(lightning.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         losses = -self.log_q(batch).gather(1, batch.label[:, None]).squeeze(1)
-        if self.section.depths_per_state == "all":
-            weight = 1 / (batch.depth + 1)
-            losses = losses * (weight / weight.mean())
-        loss = losses.mean()
+        loss = (losses * batch.weight).sum()
         self.log("train/loss", loss, batch_size=1)
         return loss
 
