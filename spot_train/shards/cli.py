@@ -59,6 +59,17 @@ def merge(
 
 
 @shards_app.command()
+def copy(
+    source: Annotated[str, typer.Argument(help="Folder or URL of a set, as in s3://bucket/set.", show_default=False)],
+    target: Annotated[str, typer.Argument(help="Folder or URL of the copy; may hold a part.", show_default=False)],
+) -> None:
+    """Copy finished shards between disks and object stores; every file is checked, what is there already is kept."""
+    from spot_train.shards.copy import copy_set
+
+    typer.echo(copy_set(source, target).sentence())
+
+
+@shards_app.command()
 def sample(
     path: SetArgument,
     number: Annotated[int, typer.Option("-n", min=1, help="Trajectories shown, spread over the set.")] = 3,

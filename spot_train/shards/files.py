@@ -89,22 +89,31 @@ def write_shard(
 def read_attributes(path: Path) -> dict[str, Any]:
     """A shard's attributes, after their own checksum is verified. Raises Damaged naming the shard."""
     try:
-        attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
+        data = (path / "zarr.json").read_bytes()
+    except FileNotFoundError:
+        raise Damaged(f"shard {path.name} has no zarr.json; {REPAIR}") from None
+    except OSError:
+        raise Damaged(f"shard {path.name} has a damaged zarr.json; {REPAIR}") from None
+    return parse_attributes(data, path.name)
+
+
+def parse_attributes(data: bytes, shard: str) -> dict[str, Any]:
+    """The attributes in a shard's zarr.json, as `read_attributes` gives them."""
+    try:
+        attributes = json.loads(data)["attributes"]
         if attributes["format"] != FORMAT:
             raise KeyError
         version = attributes["format_version"]
         digest = attributes["sha256"]
-    except FileNotFoundError:
-        raise Damaged(f"shard {path.name} has no zarr.json; {REPAIR}") from None
-    except (OSError, ValueError, KeyError, TypeError):
-        raise Damaged(f"shard {path.name} has a damaged zarr.json; {REPAIR}") from None
+    except (ValueError, KeyError, TypeError):
+        raise Damaged(f"shard {shard} has a damaged zarr.json; {REPAIR}") from None
     if version != FORMAT_VERSION:
         raise SpotError(
-            f"shard {path.name} has format version {version}; this release reads version {FORMAT_VERSION}, use the "
+            f"shard {shard} has format version {version}; this release reads version {FORMAT_VERSION}, use the "
             "release that wrote it"
         )
     if digest != attributes_digest(attributes):
-        raise Damaged(f"shard {path.name} has attributes that don't match their checksum; {REPAIR}")
+        raise Damaged(f"shard {shard} has attributes that don't match their checksum; {REPAIR}")
     return attributes
 
 
@@ -119,11 +128,16 @@ def check_shard(path: Path) -> dict[str, Any]:
             data = (path / name).read_bytes()
         except OSError:
             raise Damaged(f"shard {path.name} lacks its file {name}; {REPAIR}") from None
-        if len(data) != size:
-            raise Damaged(f"shard {path.name} has {len(data)} bytes in {name}, expected {size}; {REPAIR}")
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise Damaged(f"shard {path.name} has a file {name} that doesn't match its checksum; {REPAIR}")
+        check_file(data, path.name, name, size, digest)
     return attributes
+
+
+def check_file(data: bytes, shard: str, name: str, size: int, digest: str) -> None:
+    """Compare a file's content with its recorded size and sha256. Raises Damaged naming shard and file."""
+    if len(data) != size:
+        raise Damaged(f"shard {shard} has {len(data)} bytes in {name}, expected {size}; {REPAIR}")
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise Damaged(f"shard {shard} has a file {name} that doesn't match its checksum; {REPAIR}")
 
 
 def read_shard(path: Path, heldout: bool | None = None) -> Iterator[StoredTrajectory]:

@@ -153,17 +153,26 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of the set in `folder`. Raises SpotError where it is missing, damaged or of another version."""
     file = folder / MANIFEST
     try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-        sound = manifest["format"] == MANIFEST_FORMAT and isinstance(manifest["format_version"], int)
-        needed = {"attributes": dict, "recipe": dict, "prompts": dict, "leases": int, "shards": dict}
-        sound = sound and all(isinstance(manifest[key], kind) for key, kind in needed.items())
+        data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if not folder.is_dir():
             raise SpotError(f"{folder} is not a folder; give the --out of a `spot-train collect` run") from None
         if shard_paths(folder):
             raise Damaged(f"{folder} has shards but no {MANIFEST}; {REPAIR}") from None
         raise SpotError(f"{folder} has no {MANIFEST}; give the --out of a `spot-train collect` run") from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except OSError:
+        raise Damaged(f"{file} is damaged; {REPAIR}") from None
+    return parse_manifest(data, str(file))
+
+
+def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
+    """The manifest that `file` holds, as `read_manifest` gives it."""
+    try:
+        manifest = json.loads(data)
+        sound = manifest["format"] == MANIFEST_FORMAT and isinstance(manifest["format_version"], int)
+        needed = {"attributes": dict, "recipe": dict, "prompts": dict, "leases": int, "shards": dict}
+        sound = sound and all(isinstance(manifest[key], kind) for key, kind in needed.items())
+    except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:
         raise Damaged(f"{file} is damaged; {REPAIR}")

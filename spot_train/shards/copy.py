@@ -1,0 +1,129 @@
+"""A set of shards from one place to another: folders and whatever fsspec has a URL for (s3://, gs://, memory://).
+
+Every file is compared with its checksum on the way. A shard's zarr.json is written after its arrays and the manifest
+after all shards, so a copy that was cut short is no set, and the next one goes on with it. Decodes nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from spot_infer.atomic import write_file
+from spot_infer.errors import SpotError
+from spot_train.output_lock import output_lock
+from spot_train.shards.files import check_file, parse_attributes
+from spot_train.shards.store import MANIFEST, differing_field, parse_manifest
+
+ROOT = "zarr.json"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What `copy_set` did. copied: shards that were not there yet; size: their bytes."""
+
+    target: str
+    shards: int
+    copied: int
+    size: int
+
+    def sentence(self) -> str:
+        kept = self.shards - self.copied
+        return f"{self.target}: {self.shards} shards, {self.copied} copied ({self.size:,} bytes), {kept} there already"
+
+
+class Place:
+    """A folder or a URL, and files by their name in it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.local = None if "://" in name else Path(name)
+        try:
+            self.files, root = fsspec.core.url_to_fs(name if self.local is None else str(self.local.absolute()))
+        except (ImportError, ValueError) as error:
+            raise SpotError(
+                f"{name} can't be opened ({error}); install what its protocol needs or use another"
+            ) from None
+        self.root = str(root).rstrip("/")
+
+    def read(self, file: str) -> bytes | None:
+        """A file's content; None where there is none."""
+        try:
+            return bytes(self.files.cat_file(f"{self.root}/{file}"))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise SpotError(f"{self.name}/{file} can't be read ({error}); check the place and your access") from error
+
+    def write(self, file: str, data: bytes) -> None:
+        """Write a file; on a disk it appears by rename, object stores show whole objects only."""
+        if self.local is not None:
+            path = self.local / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_file(path, data)
+            return
+        try:
+            self.files.pipe_file(f"{self.root}/{file}", data)
+        except OSError as error:
+            raise SpotError(f"{self.name}/{file} can't be written ({error}); check your access") from error
+
+    def alone(self) -> AbstractContextManager[Any]:
+        """The folder's lock; stores have none."""
+        return nullcontext() if self.local is None else output_lock(self.local)
+
+
+def copy_set(source: str, target: str) -> Copied:
+    """Copy every shard that the manifest at `source` lists, then the manifest. What `target` has of the set stays.
+
+    One file at a time is in memory. Raises SpotError where there is no set, a file differs from its checksum, or
+    `target` holds another set.
+    """
+    here, there = Place(source), Place(target)
+    data = here.read(MANIFEST)
+    if data is None:
+        raise SpotError(f"{source} has no {MANIFEST}; give the --out of a `spot-train collect` run, or a copy of it")
+    manifest = parse_manifest(data, f"{source}/{MANIFEST}")
+    copied = size = 0
+    with there.alone():
+        _refuse_another(there, manifest)
+        for name, record in sorted(manifest["shards"].items()):
+            moved = _copy_shard(here, there, name, record["sha256"])
+            copied += moved is not None
+            size += moved or 0
+        there.write(MANIFEST, data)
+    return Copied(target, len(manifest["shards"]), copied, size)
+
+
+def _refuse_another(there: Place, manifest: dict[str, Any]) -> None:
+    data = there.read(MANIFEST)
+    if data is None:
+        return
+    known = parse_manifest(data, f"{there.name}/{MANIFEST}")
+    found = differing_field(manifest["attributes"], known["attributes"])
+    theirs = {name: record["sha256"] for name, record in known["shards"].items()}
+    changed = [name for name, digest in theirs.items() if manifest["shards"].get(name, {}).get("sha256") != digest]
+    if found is not None or changed:
+        what = f"another {found[0]}" if found is not None else f"another {changed[0]}"
+        raise SpotError(f"{there.name} holds a set with {what}; copy to another place")
+
+
+def _copy_shard(here: Place, there: Place, name: str, digest: str) -> int | None:
+    """The bytes copied; None where the shard was there."""
+    root = here.read(f"{name}/{ROOT}")
+    if root is None:
+        raise SpotError(f"{here.name} lacks the shard {name} that its manifest lists; verify it where it was collected")
+    attributes = parse_attributes(root, name)
+    if attributes["sha256"] != digest:
+        raise SpotError(f"shard {name} of {here.name} is not the one that its manifest lists; copy it again")
+    if there.read(f"{name}/{ROOT}") == root:
+        return None
+    for file, (size, checksum) in attributes["files"].items():
+        data = here.read(f"{name}/{file}")
+        check_file(b"" if data is None else data, name, file, size, checksum)
+        there.write(f"{name}/{file}", data or b"")
+    there.write(f"{name}/{ROOT}", root)
+    return len(root) + sum(size for size, _ in attributes["files"].values())

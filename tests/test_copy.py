@@ -1,0 +1,101 @@
+"""Sets of shards through an object store and back: bit for bit, resumable, and never half a set."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+from collecting import folder_bytes
+from test_shards import SHARED, make_set
+
+from spot_infer.errors import SpotError
+from spot_train.cli import run
+from spot_train.shards.copy import Place, copy_set
+from spot_train.shards.store import open_shards, verify_shards
+
+STORE = "memory://bucket/set"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_set(tmp_path_factory.mktemp("copy") / "set")
+
+
+@pytest.fixture(autouse=True)
+def store() -> Iterator[fsspec.AbstractFileSystem]:
+    files = fsspec.filesystem("memory")
+    yield files
+    files.rm("/bucket", recursive=True) if files.exists("/bucket") else None
+
+
+def test_there_and_back(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shards", "copy", str(shards), STORE]) == 0
+    assert "3 shards, 3 copied" in capsys.readouterr().out
+    assert run(["shards", "copy", STORE, str(tmp_path / "back")]) == 0
+    assert folder_bytes(tmp_path / "back") == folder_bytes(shards)
+    assert len(list(open_shards(tmp_path / "back").trajectories())) == 9
+    assert run(["shards", "copy", STORE, str(tmp_path / "back")]) == 0
+    assert "0 copied (0 bytes), 3 there already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("writes", [0, 1, 7, 25, 60])
+def test_a_copy_that_was_cut_short_is_no_set_and_goes_on(
+    shards: Path, tmp_path: Path, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, whole = [writes], Place.write
+
+    def write(self: Place, file: str, data: bytes) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        whole(self, file, data)
+
+    for target in (STORE, str(tmp_path / "copy")):
+        left[0] = writes
+        with monkeypatch.context() as patch:
+            patch.setattr(Place, "write", write)
+            with pytest.raises(KeyboardInterrupt):
+                copy_set(str(shards), target)
+        with pytest.raises(SpotError, match=r"no manifest\.json"):
+            copy_set(target, str(tmp_path / "early"))
+        copy_set(str(shards), target)
+    copy_set(STORE, str(tmp_path / "back"))
+    assert folder_bytes(tmp_path / "back") == folder_bytes(shards) == folder_bytes(tmp_path / "copy")
+
+
+def test_damage_on_the_way_is_named(shards: Path, tmp_path: Path, store: fsspec.AbstractFileSystem) -> None:
+    copy_set(str(shards), STORE)
+    damaged = next(path for path in store.find("/bucket/set/part-00001.zarr") if "log_odds/c" in path)
+    data = store.cat_file(damaged)
+    store.pipe_file(damaged, data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(SpotError, match=r"part-00001\.zarr has a file log_odds/c.* that doesn't match its checksum"):
+        copy_set(STORE, str(tmp_path / "back"))
+    assert verify_shards(tmp_path / "back")
+    store.rm(damaged)
+    with pytest.raises(SpotError, match=r"has 0 bytes in log_odds"):
+        copy_set(STORE, str(tmp_path / "back"))
+
+
+def test_another_set_is_not_written_over(shards: Path, tmp_path: Path) -> None:
+    other = make_set(tmp_path / "other", 1, table_top_k=SHARED.get("table_top_k", 32), noise_version="another")
+    copy_set(str(other), STORE)
+    with pytest.raises(SpotError, match="holds a set with another"):
+        copy_set(str(shards), STORE)
+    part = make_set(tmp_path / "part", 2)
+    shutil.rmtree(tmp_path / "other")
+    copy_set(str(part), str(tmp_path / "grows"))
+    assert copy_set(str(shards), str(tmp_path / "grows")).copied == 1
+    assert len(open_shards(tmp_path / "grows").names) == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [("nowhere", "no manifest"), ("memory://bucket/none", "no manifest"), ("warp://x", "can't be opened")],
+)
+def test_what_is_no_set_is_named(source: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shards", "copy", source, str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
