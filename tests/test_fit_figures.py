@@ -24,7 +24,7 @@ from spot_train.shards.store import open_shards
 pytestmark = pytest.mark.figures
 
 NETWORKS: dict[str, dict[str, Any]] = {
-    "per_level": {},
+    "per_level": {"scorer": "per_level", "depths_per_state": 2, "features": "v1"},
     "one_call": {"scorer": "one_call", "depths_per_state": "all", "features": "v2"},
 }
 GROUPS = 6
