@@ -23,6 +23,7 @@ from spot_train.collect import cli as collect_cli
 from spot_train.compare.cli import compare
 from spot_train.cost import cli as cost_cli
 from spot_train.cost.allocation_cli import allocation
+from spot_train.cost.packed_cli import profile_packed
 from spot_train.cost.rehearse_cli import rehearse
 from spot_train.fit.learning_curve_cli import learning_curve
 from spot_train.output_lock import Interrupted
@@ -54,6 +55,7 @@ app.command("replay")(replay_command)
 app.command()(compare)
 app.command()(cost_cli.profile)
 app.command()(cost_cli.simulate)
+app.command()(profile_packed)
 app.command()(rehearse)
 app.add_typer(shards_app, name="shards")
 

@@ -68,7 +68,7 @@ def profile(
 
     if out is not None:
         check_place(out)
-    _set_threads(threads)
+    set_threads(threads)
     settings = ProfileSettings(tuple(size or SIZES), prefix, cycles, clock=clock)
     place = resolve_path(target, Path.cwd())
     loaded = load_target(place, dtype=dtype, device=device, block_length=block_length)
@@ -131,7 +131,7 @@ def simulate(
 
     if out is not None:
         check_place(out)
-    _set_threads(threads)
+    set_threads(threads)
     methods = method or ([_UNTRAINED] if drafter is None else [_UNTRAINED, "spot"])
     form = find_preset(preset)
     budgets = [budget_option(one) for one in budget or ("8", "12", "20")]
@@ -248,7 +248,8 @@ def _order(place: str | None) -> OrderDrafter | None:
     return None if place is None else load_drafter(resolve_path(place, Path.cwd()))
 
 
-def _set_threads(threads: int | None) -> None:
+def set_threads(threads: int | None) -> None:
+    """What `--threads` asks for."""
     if threads is not None:
         import torch
 

@@ -49,6 +49,23 @@ def print_curve(console: Console, curve: CostCurve) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
+def print_packed(console: Console, rows: Sequence[Mapping[str, Any]], clock: str) -> None:
+    """One line a number of replicas: the plain forward, and each layout's over it."""
+    layouts = list(dict.fromkeys(row["layout"] for row in rows))
+    table = _table("replicas", "positions", "plain ms", *(f"{layout} / plain" for layout in layouts))
+    for size in dict.fromkeys(row["replicas"] for row in rows):
+        own = {row["layout"]: row for row in rows if row["replicas"] == size}
+        first = own[layouts[0]]
+        ratios = [f"{own[layout]['ratio']:.2f}" for layout in layouts]
+        table.add_row(str(size), str(first["positions"]), f"{1e3 * first['plain']:.2f}", *ratios)
+    console.print(table)
+    console.print(
+        f"medians in {clock} time; plain is the model on as many rows, each behind a cached prefix of its own.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 def print_rehearsal(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """One line a method and budget: forwards, throughput against draft-free, and the split of the time."""
     table = _table("method", "D", "NFE", "reduction", "throughput", "ms a prompt", "target", "drafter", "rest", left=1)

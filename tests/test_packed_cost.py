@@ -1,0 +1,73 @@
+"""A packed forward against a plain one: the same answers, so that their times may be compared."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_families import qwen3, save_dream
+
+from spot_infer.blocks import BlockState
+from spot_infer.clock import clock_for
+from spot_infer.errors import SpotError
+from spot_infer.targets import from_model, load_target
+from spot_infer.targets.block_causal import BlockCausalTarget
+from spot_train.cli import run
+from spot_train.cost.packed import LAYOUTS, PLAIN, forwards, packed_against_plain
+
+L, MASK = 8, 39
+
+
+def small_target() -> BlockCausalTarget:
+    model = qwen3(0, vocab_size=40).double()
+    target = from_model(model, None, block_length=L, mask_id=MASK, stop_ids=[0])
+    assert isinstance(target, BlockCausalTarget)
+    return target
+
+
+TARGET = small_target()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 3), st.lists(st.integers(0, 2**L - 2), min_size=1, max_size=5))
+def test_plain_and_packed_forwards_give_the_same_hidden_states_again_and_again(blocks: int, filled: list[int]) -> None:
+    prefix = [at % 30 + 1 for at in range(blocks * L)]
+    states = [
+        BlockState(blocks * L, tuple(slot + 1 if bits >> slot & 1 else MASK for slot in range(L)), MASK)
+        for bits in filled
+    ]
+    with torch.inference_mode():
+        ways = forwards(TARGET, prefix, states)
+        first = {name: way() for name, way in ways.items()}
+        again = {name: way() for name, way in ways.items()}
+    assert len(first[PLAIN]) == sum(len(state.masked_slots) for state in states)
+    for name in (PLAIN, *LAYOUTS):
+        torch.testing.assert_close(first[name], first[PLAIN], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(again[name], first[name], rtol=0, atol=0)
+
+
+def test_a_row_of_figures_a_size_and_layout() -> None:
+    rows = packed_against_plain(TARGET, [1, 3], 20, 2, clock_for(TARGET.device, "cpu"))
+    assert [(row["replicas"], row["positions"], row["layout"]) for row in rows] == [
+        (size, size * L, layout) for size in (1, 3) for layout in LAYOUTS
+    ]
+    assert all(row["ratio"] == row["packed"] / row["plain"] > 0 for row in rows)
+
+
+def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["profile-packed", "builtin:data/tiny-sdar", "--size", "1", "--size", "2", "--repeats", "1"]
+    assert run([*common, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)) == 2 * len(LAYOUTS)
+    assert run(common) == 0
+    assert "concat / plain" in capsys.readouterr().out
+
+
+def test_full_attention_is_refused(tmp_path: Path) -> None:
+    save_dream(tmp_path)
+    target = load_target(tmp_path)
+    with pytest.raises(SpotError, match="profile a block-causal target"):
+        packed_against_plain(target, [1], 0, 1, clock_for(target.device))
