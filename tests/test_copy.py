@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from test_shards import SHARED, make_set
 from spot_infer.errors import SpotError
 from spot_train.cli import run
 from spot_train.shards.copy import Place, copy_set
-from spot_train.shards.store import open_shards, verify_shards
+from spot_train.shards.store import MANIFEST, open_shards, verify_shards
 
 STORE = "memory://bucket/set"
 
@@ -79,6 +80,27 @@ def test_damage_on_the_way_is_named(shards: Path, tmp_path: Path, store: fsspec.
         copy_set(STORE, str(tmp_path / "back"))
 
 
+def test_a_damaged_copy_is_made_whole(shards: Path, tmp_path: Path) -> None:
+    copy_set(str(shards), f"file://{tmp_path / 'copy'}")
+    gone = next(
+        path
+        for path in (tmp_path / "copy" / "part-00001.zarr").rglob("*")
+        if path.is_file() and "log_odds" in str(path)
+    )
+    gone.unlink()
+    assert copy_set(str(shards), str(tmp_path / "copy")).copied == 1
+    assert folder_bytes(tmp_path / "copy") == folder_bytes(shards)
+
+
+def test_a_manifest_with_a_torn_record_is_damaged(shards: Path, tmp_path: Path) -> None:
+    copy_set(str(shards), str(tmp_path / "copy"))
+    manifest = json.loads((tmp_path / "copy" / MANIFEST).read_text())
+    manifest["shards"]["part-00001.zarr"] = {}
+    (tmp_path / "copy" / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(SpotError, match=r"manifest\.json is damaged"):
+        copy_set(str(tmp_path / "copy"), STORE)
+
+
 def test_another_set_is_not_written_over(shards: Path, tmp_path: Path) -> None:
     other = make_set(tmp_path / "other", 1, table_top_k=SHARED.get("table_top_k", 32), noise_version="another")
     copy_set(str(other), STORE)
@@ -93,7 +115,12 @@ def test_another_set_is_not_written_over(shards: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "said"),
-    [("nowhere", "no manifest"), ("memory://bucket/none", "no manifest"), ("warp://x", "can't be opened")],
+    [
+        ("nowhere", "no manifest"),
+        ("memory://bucket/none", "no manifest"),
+        ("warp://x", "can't be opened"),
+        ("", "an empty name"),
+    ],
 )
 def test_what_is_no_set_is_named(source: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["shards", "copy", source, str(tmp_path / "out")]) == 2

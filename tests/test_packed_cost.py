@@ -66,6 +66,14 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert "concat / plain" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("sizes", "prefix", "said"), [([2, 0], 8, "--size is 0"), ([1], 10**6, "use a shorter prefix")]
+)
+def test_what_can_not_be_measured_is_refused(sizes: list[int], prefix: int, said: str) -> None:
+    with pytest.raises(SpotError, match=said):
+        packed_against_plain(TARGET, sizes, prefix, 1, clock_for(TARGET.device))
+
+
 def test_full_attention_is_refused(tmp_path: Path) -> None:
     save_dream(tmp_path)
     target = load_target(tmp_path)

@@ -109,3 +109,8 @@ def test_the_command_prints_ratios_and_where_the_time_went(
         *PRESETS,
     ]
     assert run([*command, "--dtype", "int8"]) == 2
+    assert run([*command, "--device", "banana"]) == 2
+    assert "device is 'banana'" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 4}))
+    assert run(command) == 2
+    assert "has a vocabulary of 4, but the shards hold token id" in capsys.readouterr().err

@@ -63,7 +63,7 @@ def load_target(
     if config is None:
         raise SpotError(f"{folder / 'config.json'} is missing; a target is a folder with config.json and safetensors")
     family = family_of(config.get("model_type"), str(folder / "config.json"))
-    place = _device(device)
+    place = usable_device(device)
     distributed = _distributed(tp_plan)
     _check_spread(device_map, tp_plan, family, quantised="quantization_config" in config)
     tokenizer = load_tokenizer(folder, chat_template, family.tokenizer)
@@ -256,7 +256,8 @@ def _distributed(tp_plan: str | dict[str, str] | None) -> DistributedConfig | No
     return DistributedConfig(tp_plan=tp_plan, tp_size=processes)  # type: ignore[arg-type]
 
 
-def _device(device: str | torch.device | None) -> torch.device:
+def usable_device(device: str | torch.device | None) -> torch.device:
+    """`device`, or the best there is. Raises SpotError for one that can't be used here."""
     try:
         place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.zeros(1, device=place).item()

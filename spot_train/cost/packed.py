@@ -32,7 +32,8 @@ def packed_against_plain(
     target: Target, sizes: Sequence[int], prefix_tokens: int, repeats: int, clock: Clock, seed: int = 0
 ) -> list[dict[str, Any]]:
     """One row of figures a size and layout: `plain` and `packed` seconds (medians of `repeats`, all ways in turn) and
-    their `ratio`. Raises SpotError where the target is no native block-causal model."""
+    their `ratio`; the prefix is rounded down to whole blocks. Raises SpotError where the target is no native
+    block-causal model, a size is below 1, and where prefix and block are longer than the target's context."""
     if not isinstance(target, BlockCausalTarget):
         raise SpotError(
             f"target {target.spec.name} has full attention, where a replica is no block behind a cached prefix; "
@@ -40,6 +41,13 @@ def packed_against_plain(
         )
     length = target.spec.block_length
     prefix_tokens = prefix_tokens // length * length
+    if min(sizes) < 1:
+        raise SpotError(f"--size is {min(sizes)}; use at least 1")
+    if prefix_tokens + length > target.spec.max_positions:
+        raise SpotError(
+            f"--prefix is {prefix_tokens} and a block {length} tokens, but target {target.spec.name} holds "
+            f"{target.spec.max_positions}; use a shorter prefix"
+        )
     rows = []
     for size in sizes:
         with torch.inference_mode():
@@ -50,6 +58,7 @@ def packed_against_plain(
             {
                 "replicas": size,
                 "positions": size * length,
+                "prefix_tokens": prefix_tokens,
                 "layout": layout,
                 "plain": plain,
                 "packed": median(seconds[layout]),

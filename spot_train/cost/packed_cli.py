@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from spot_train.cost.cli import ClockOption, JsonOption, SizeOption, ThreadsOption
+from spot_train.cost.cli import ClockOption, JsonOption, ThreadsOption
 
 
 def profile_packed(
@@ -16,7 +16,7 @@ def profile_packed(
     prefix: Annotated[int, typer.Option(min=0, help="Cached prefix, tokens, in whole blocks.")] = 256,
     dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16 or float64.")] = "auto",
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
-    size: SizeOption = None,
+    size: Annotated[list[int] | None, typer.Option("--size", help="Replicas measured. Repeatable.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Times every forward is timed.")] = 20,
     clock: ClockOption = "auto",
     threads: ThreadsOption = None,

@@ -64,7 +64,8 @@ def rehearse(
     order = load_drafter(resolve_path(drafter, Path.cwd()))
     order.check_block_length(shards.block_length)
     trajectories = [one for one in islice(shards.trajectories(named_split(split)), 1000) if len(one)]
-    target = random_target(shape, shards, dtype, device)
+    largest = max((int(one.block_tokens.max()) for one in trajectories), default=0)
+    target = random_target(shape, shards, dtype, device, largest)
     order.to(device=target.device)
     methods = [Rehearsed("draft-free")] + [
         Rehearsed(name, states, form.apply(order), form.boundary)
@@ -81,13 +82,17 @@ def rehearse(
         print_rehearsal(Console(), rows)
 
 
-def random_target(shape: str, shards: ShardSet, dtype: str, device: str | None) -> Target:
-    """A target of random weights whose mask, stop tokens and block length are those of the shards."""
+def random_target(shape: str, shards: ShardSet, dtype: str, device: str | None, largest: int = 0) -> Target:
+    """A target of random weights whose mask, stop tokens and block length are those of the shards.
+
+    `largest`: the largest token id that will be decoded. Raises SpotError where the shape's vocabulary ends below it.
+    """
     import torch
 
     from spot_infer.targets import from_model
     from spot_infer.targets.checkpoint_folder import find_folder, read_json
     from spot_infer.targets.family import family_of
+    from spot_infer.targets.load import usable_device
 
     config = SHAPES.get(shape) or read_json(find_folder(shape, None) / "config.json")
     if config is None:
@@ -99,11 +104,18 @@ def random_target(shape: str, shards: ShardSet, dtype: str, device: str | None) 
     if dtype not in kinds:
         raise SpotError(f"--dtype is {dtype!r}; use {', '.join(kinds)}")
     model_class, native = family.native(config)
+    needed = max(largest, shards.mask_id, *shards.attributes["target"].get("stop_ids", ()))
+    if needed >= native.vocab_size:
+        raise SpotError(
+            f"{shape} has a vocabulary of {native.vocab_size}, but the shards hold token id {needed}; use a shape with "
+            "at least as many tokens"
+        )
+    place = usable_device(device)
     native._attn_implementation = "sdpa"
     before = torch.get_default_dtype()
     torch.set_default_dtype(kinds[dtype])
     try:
-        with torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu")):
+        with place:
             model = model_class(native)
     finally:
         torch.set_default_dtype(before)

@@ -60,7 +60,8 @@ def print_packed(console: Console, rows: Sequence[Mapping[str, Any]], clock: str
         table.add_row(str(size), str(first["positions"]), f"{1e3 * first['plain']:.2f}", *ratios)
     console.print(table)
     console.print(
-        f"medians in {clock} time; plain is the model on as many rows, each behind a cached prefix of its own.",
+        f"medians in {clock} time behind {rows[0]['prefix_tokens']} tokens; plain is the model on as many rows, each "
+        "behind a cached prefix of its own.",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,7 +1,8 @@
 """A set of shards from one place to another: folders and whatever fsspec has a URL for (s3://, gs://, memory://).
 
-Every file is compared with its checksum on the way. A shard's zarr.json is written after its arrays and the manifest
-after all shards, so a copy that was cut short is no set, and the next one goes on with it. Decodes nothing.
+Every file is compared with its checksum on the way; a shard that is there already, all files of their size, stays. A
+shard's zarr.json is written after its arrays and the manifest after all shards, so a copy that was cut short is no set,
+and the next one goes on with it. Decodes nothing.
 """
 
 from __future__ import annotations
@@ -40,11 +41,14 @@ class Place:
     """A folder or a URL, and files by their name in it."""
 
     def __init__(self, name: str) -> None:
+        if not name:
+            raise SpotError("a place to copy from or to has an empty name; give a folder or a URL")
         self.name = name
-        self.local = None if "://" in name else Path(name)
+        path = name.removeprefix("file://")
+        self.local = None if "://" in path else Path(path).expanduser()
         try:
             self.files, root = fsspec.core.url_to_fs(name if self.local is None else str(self.local.absolute()))
-        except (ImportError, ValueError) as error:
+        except (ImportError, ValueError, OSError) as error:
             raise SpotError(
                 f"{name} can't be opened ({error}); install what its protocol needs or use another"
             ) from None
@@ -56,8 +60,15 @@ class Place:
             return bytes(self.files.cat_file(f"{self.root}/{file}"))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise SpotError(f"{self.name}/{file} can't be read ({error}); check the place and your access") from error
+
+    def size(self, file: str) -> int | None:
+        """A file's bytes; None where there is none."""
+        try:
+            return int(self.files.size(f"{self.root}/{file}"))
+        except (OSError, ValueError, TypeError):
+            return None
 
     def write(self, file: str, data: bytes) -> None:
         """Write a file; on a disk it appears by rename, object stores show whole objects only."""
@@ -68,7 +79,7 @@ class Place:
             return
         try:
             self.files.pipe_file(f"{self.root}/{file}", data)
-        except OSError as error:
+        except (OSError, ValueError, NotImplementedError) as error:
             raise SpotError(f"{self.name}/{file} can't be written ({error}); check your access") from error
 
     def alone(self) -> AbstractContextManager[Any]:
@@ -119,11 +130,12 @@ def _copy_shard(here: Place, there: Place, name: str, digest: str) -> int | None
     attributes = parse_attributes(root, name)
     if attributes["sha256"] != digest:
         raise SpotError(f"shard {name} of {here.name} is not the one that its manifest lists; copy it again")
-    if there.read(f"{name}/{ROOT}") == root:
+    sizes = {file: size for file, (size, _) in attributes["files"].items()}
+    if there.read(f"{name}/{ROOT}") == root and all(there.size(f"{name}/{file}") == sizes[file] for file in sizes):
         return None
     for file, (size, checksum) in attributes["files"].items():
         data = here.read(f"{name}/{file}")
         check_file(b"" if data is None else data, name, file, size, checksum)
         there.write(f"{name}/{file}", data or b"")
     there.write(f"{name}/{ROOT}", root)
-    return len(root) + sum(size for size, _ in attributes["files"].values())
+    return len(root) + sum(sizes.values())

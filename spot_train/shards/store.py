@@ -172,6 +172,7 @@ def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
         sound = manifest["format"] == MANIFEST_FORMAT and isinstance(manifest["format_version"], int)
         needed = {"attributes": dict, "recipe": dict, "prompts": dict, "leases": int, "shards": dict}
         sound = sound and all(isinstance(manifest[key], kind) for key, kind in needed.items())
+        sound = sound and all(isinstance(record["sha256"], str) for record in manifest["shards"].values())
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:
