@@ -26,7 +26,7 @@ def test_every_suite_on_the_tiny_target(tmp_path: Path) -> None:
         BenchOptions(
             recipe="builtin:recipes/tiny.yaml",
             out=tmp_path / "out",
-            drafters=(("shipped", "builtin:data/tiny-sdar-drafter"),),
+            drafters=(("shipped", "builtin:data/tiny-sdar-drafter-one-call"),),
             budgets=(8,),
             temperatures=(1.0,),
             prompts_replay=4,

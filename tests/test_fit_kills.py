@@ -99,6 +99,6 @@ def test_three_kills_leave_no_trace(server: ForkServerContext, tmp_path: Path) -
     check_kills(server, tmp_path, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.figures
 def test_twenty_kills_leave_no_trace(server: ForkServerContext, tmp_path: Path) -> None:
     check_kills(server, tmp_path, 20)

@@ -61,7 +61,7 @@ def test_the_first_rank_is_the_one_that_writes() -> None:
         assert not first_rank({"LOCAL_RANK": "0", name: value})
 
 
-@pytest.mark.slow
+@pytest.mark.figures
 def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
     shards = make_set(tmp_path / "set", 3)
     recipe = tmp_path / "recipe.yaml"
