@@ -5,14 +5,15 @@ table yet), a request's first one in the forward that encodes its prompt if boun
 drafted rounds. A drafted state may finish the block and run on into the next one; accepting it makes the finished
 block's keys and values, which the same forward computed, cache. A block that the target finished itself is written in a
 forward of its own or, unless boundaries are separate, in the next block's first; a row's last block is not. Accepted
-steps are applied one at a time, so a row ends at the same commit as draft-free."""
+steps are applied one at a time, so a row ends at the same commit as draft-free.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -32,7 +33,7 @@ from spot_infer.rows import Row, open_row
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
 from spot_infer.verify import distribution_preserving, shared_sampling
-from spot_infer.walk import walk
+from spot_infer.walk import Forward, walk
 
 Outcome = TypeVar("Outcome")
 
@@ -66,9 +67,7 @@ def decode(
     number = -1
     with torch.inference_mode():
         while waiting or rows:
-            first = len(rows)
-            _admit(target, cache, rows, waiting, settings, drafter, verdict)
-            if opened := [index for index in range(first, len(rows)) if _opens_with_prompt(rows[index], settings)]:
+            if opened := _admit(target, cache, rows, waiting, settings, drafter, verdict):
                 rounds = _open(target, cache, rows, opened, settings, drafter, record)
                 _release(cache, rows, dict(zip(opened, rounds, strict=True)))
                 yield from (replace(round_, forward=number) for round_ in rounds)
@@ -130,9 +129,11 @@ def _admit(
     settings: DecodeSettings,
     drafter: Drafter | None,
     verdict: tuple[bool, str],
-) -> None:
-    """Fill the batch from `waiting` and encode the new rows' whole prompt blocks, unless `_open` is to."""
+) -> list[int]:
+    """Fill the batch from `waiting` and encode the new rows' whole prompt blocks, but for the rows it returns: those
+    whose prompt is to be encoded in the forward that opens the block behind it."""
     blocks = 2 if settings.boundary != "separate" or looks_ahead(drafter) else 1
+    opened: list[int] = []
     indices: list[int] = []
     prefixes: list[tuple[int, ...]] = []
     while waiting and len(rows) < settings.batch_size:
@@ -141,16 +142,15 @@ def _admit(
         rows[-1].stats.distribution_preserving, rows[-1].stats.reason = verdict
         rows[-1].stats.boundary = settings.boundary
         index = cache.add_row()
-        if not _opens_with_prompt(rows[-1], settings):
+        start = rows[-1].state.start
+        if settings.boundary == "seamless" and start > 0:
+            opened.append(index)
+        else:
             indices.append(index)
-            prefixes.append(request.prompt_ids[: rows[-1].state.start])
+            prefixes.append(request.prompt_ids[:start])
     if indices:
         _guard_memory(settings, lambda: target.prefill(cache, indices, prefixes))
-
-
-def _opens_with_prompt(row: Row, settings: DecodeSettings) -> bool:
-    """Whether the new row has whole prompt blocks and the forward that encodes them opens the block behind them."""
-    return settings.boundary == "seamless" and row.state.start > 0
+    return opened
 
 
 def _open(
@@ -174,7 +174,7 @@ def _open(
     laid = [lay_out((), row.state, DraftGraph(), row.draft_end, spec.vocab_size) for row in new]
     for row in new:
         row.stats.positions += spec.block_length
-    return _advance(target, cache, new, [None] * len(new), _Forward(packed, hidden, laid), settings, drafter, record)
+    return _advance(target, cache, new, [None] * len(new), Forward(packed, hidden, laid), settings, drafter, record)
 
 
 def _release(cache: PrefixCache, rows: list[Row], rounds: Mapping[int, Round]) -> None:
@@ -240,15 +240,6 @@ def _propose(
     return graphs
 
 
-@dataclass(frozen=True)
-class _Forward:
-    """One target forward: hidden [M, H], and which of its replicas stand for what in every row."""
-
-    packed: Packed
-    hidden: torch.Tensor
-    laid: list[RowReplicas]
-
-
 def _forward(
     target: Target,
     cache: PrefixCache,
@@ -256,7 +247,7 @@ def _forward(
     graphs: list[DraftGraph | None],
     settings: DecodeSettings,
     drafter: Drafter | None,
-) -> _Forward:
+) -> Forward:
     """One target forward over every row's root and drafted states, or its finished block to be written."""
     ahead = looks_ahead(drafter) and settings.budget > 0
     laid = [
@@ -286,7 +277,7 @@ def _forward(
     for index, row in enumerate(rows):
         row.stats.nfe += 1
         row.stats.positions += packed.positions_of(index)
-    return _Forward(packed, hidden, laid)
+    return Forward(packed, hidden, laid)
 
 
 def _advance(
@@ -294,14 +285,14 @@ def _advance(
     cache: PrefixCache,
     rows: list[Row],
     graphs: list[DraftGraph | None],
-    forward: _Forward,
+    forward: Forward,
     settings: DecodeSettings,
     drafter: Drafter | None,
     record: bool,
 ) -> list[Round]:
     """Verify every row, apply what it committed, make cache of the blocks behind it, and read the tables needed."""
     packed, hidden = forward.packed, forward.hidden
-    walks = walk(target, packed, hidden, rows, forward.laid, graphs, settings)
+    walks = walk(target, forward, rows, graphs, settings)
     drafts = drafter is not None and settings.budget > 0
     rounds: list[Round] = []
     reads: list[list[int]] = []

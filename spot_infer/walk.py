@@ -7,6 +7,7 @@ of a budget's states a few. Elsewhere all states are read at once, for one synch
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +23,15 @@ from spot_infer.targets.protocol import Target
 from spot_infer.verify import target_steps, verify
 
 
+@dataclass(frozen=True)
+class Forward:
+    """One target forward: hidden [M, H], and which of its replicas stand for what in every row."""
+
+    packed: Packed
+    hidden: Tensor
+    laid: list[RowReplicas]
+
+
 def reads_at_once(device: torch.device) -> bool:
     """Whether all states of a forward are read before any is walked to."""
     return device.type != "cpu"
@@ -29,14 +39,13 @@ def reads_at_once(device: torch.device) -> bool:
 
 def walk(
     target: Target,
-    packed: Packed,
-    hidden: Tensor,
+    forward: Forward,
     rows: Sequence[Row],
-    laid: Sequence[RowReplicas],
     graphs: Sequence[DraftGraph | None],
     settings: DecodeSettings,
 ) -> list[tuple[list[Step], list[int]]]:
     """What `verify` says of every row, the steps and the nodes passed; none of a row that lays out no state."""
+    packed, laid = forward.packed, forward.laid
     walks: list[tuple[list[Step], list[int]]] = [([], []) for _ in rows]
     transitions: dict[int, Step] = {}
     ends: set[int] = set()
@@ -45,7 +54,7 @@ def walk(
     if not reads_at_once(target.device):
         wave = [(index, node) for index, node in wave if node == 0]
     while wave:
-        known, ended = _steps(target, packed, hidden, rows, laid, graphs, settings, wave)
+        known, ended = _steps(target, forward, rows, graphs, settings, wave)
         transitions |= known
         ends |= ended
         reached = []
@@ -53,7 +62,8 @@ def walk(
             first, of_node = packed.row_states[index], laid[index].of_node
             at = [None if replica is None else first + replica for replica in of_node]
             closing = [node for node, state in enumerate(at) if state in ends]
-            steps, nodes = verify(drafts[index], [transitions.get(state) for state in at], closing)  # type: ignore[arg-type]
+            steps_at = [None if state is None else transitions.get(state) for state in at]
+            steps, nodes = verify(drafts[index], steps_at, closing)
             walks[index] = steps, nodes
             if len(steps) < len(nodes) and at[nodes[-1]] is not None:
                 reached.append((index, nodes[-1]))
@@ -63,15 +73,14 @@ def walk(
 
 def _steps(
     target: Target,
-    packed: Packed,
-    hidden: Tensor,
+    forward: Forward,
     rows: Sequence[Row],
-    laid: Sequence[RowReplicas],
     graphs: Sequence[DraftGraph | None],
     settings: DecodeSettings,
     wave: Sequence[tuple[int, int]],
 ) -> tuple[dict[int, Step], frozenset[int]]:
     """The target's steps at the nodes of `wave`, (row, node) each, and which end a round, by packed state."""
+    packed, hidden, laid = forward.packed, forward.hidden, forward.laid
     places = [
         (packed.row_states[index] + replica, rows[index], laid[index].replicas[replica].state, graphs[index], node)
         for index, node in wave

@@ -20,3 +20,12 @@ MaskOption = Annotated[
     int | None, typer.Option("--mask-id", min=0, help="The mask token; default what the target's files name.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ThreadsOption = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
+
+
+def set_threads(threads: int | None) -> None:
+    """What `--threads` asks for."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from spot_infer.errors import SpotError
+from spot_train.cli_options import JsonOption, ThreadsOption, set_threads
 
 calibrate_app = typer.Typer(help="Calibrate on held-out prompts, once per target.", no_args_is_help=True)
 
@@ -24,7 +25,7 @@ def graph(
         list[str] | None,
         typer.Option("--set", help="Set a recipe key, as in --set calibrate.graph_size=16. Repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Count which drafted states come true and select a draft graph for `calibrated_graph`."""
     from spot_infer.atomic import check_place
@@ -66,12 +67,12 @@ def floor(
         Path | None, typer.Option(help="With --curve: replay the held-out half of these shards, decode nothing.")
     ] = None,
     clock: Annotated[str, typer.Option(help="cpu, wall, or auto: CPU time on a CPU with one thread.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    threads: ThreadsOption = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Set a recipe key, as in --set calibrate.prompts=10. Repeatable."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Choose the smallest mass worth verifying: the floor of the best mean throughput ratio."""
     if data is not None and curve is None:
@@ -85,10 +86,7 @@ def floor(
     from spot_train.recipe.recipe import recipe_from_flags, resolve_path
 
     check_place(out)
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    set_threads(threads)
     values = recipe_from_flags(recipe, set_)
     order = load_drafter(resolve_path(drafter, Path.cwd()))
     with Console(stderr=True).status("calibrate floor") as status:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from spot_train.cli_options import BlockLengthOption, MaskOption
+from spot_train.cli_options import BlockLengthOption, MaskOption, ThreadsOption, set_threads
 
 
 def check(
@@ -33,7 +33,7 @@ def check(
     budget: Annotated[int | None, typer.Option(min=1, help="Most drafted states a round; default 8.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Prompts decoded together; default 8.")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens a prompt; default 128.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    threads: ThreadsOption = None,
     json_: Annotated[Path | None, typer.Option("--json", help="Also write the whole record to this file.")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="With a recipe: set a key, section.key=value. Repeatable.")
@@ -54,10 +54,7 @@ def check(
 
     if json_ is not None:
         check_place(json_)
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    set_threads(threads)
     loading = {"dtype": dtype, "device": device, "block_length": block_length, "mask_id": mask_id, "cache": cache}
     subject = load_subject(
         SubjectOptions(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spot_infer.errors import SpotError
-from spot_train.cli_options import BlockLengthOption, SplitOption
+from spot_train.cli_options import BlockLengthOption, JsonOption, SplitOption, ThreadsOption, set_threads
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _UNTRAINED = "chain"
 DrafterPlace = Annotated[str | None, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin:.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="JSON file to write.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ThreadsOption = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
 ClockOption = Annotated[str, typer.Option(help="cpu, wall, or auto: CPU time on a CPU with one thread, else wall.")]
 CyclesOption = Annotated[int, typer.Option(min=1, help="Times every size meets every round.")]
 SizeOption = Annotated[list[int] | None, typer.Option("--size", help="Replicas measured, rising from 1. Repeatable.")]
@@ -246,14 +244,6 @@ def _order(place: str | None) -> OrderDrafter | None:
     from spot_train.recipe.recipe import resolve_path
 
     return None if place is None else load_drafter(resolve_path(place, Path.cwd()))
-
-
-def set_threads(threads: int | None) -> None:
-    """What `--threads` asks for."""
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
 
 
 def _show(console: Console, rows: list[dict[str, Any]], out: Path | None, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from transformers import DynamicCache
 from spot_infer.blocks import BlockState
 from spot_infer.clock import Clock
 from spot_infer.errors import SpotError
-from spot_infer.packing import Layout, Packed, Replica, RowStates, pack
+from spot_infer.packing import Layout, Replica, RowStates, pack
 from spot_infer.targets.block_causal import BlockCausalTarget
 from spot_infer.targets.protocol import Target
 
@@ -77,12 +77,9 @@ def forwards(target: BlockCausalTarget, prefix: Sequence[int], states: Sequence[
     target.prefill(cache, [0], [prefix])
     replicas = [Replica(state) for state in states]
 
-    def packed_forward(packed: Packed) -> Tensor:
-        return target.forward(packed, cache)
-
     def way(layout: Layout) -> Forward:
         packed = pack([RowStates(0, len(prefix), replicas)], layout, target.device)
-        return lambda: packed_forward(packed)
+        return lambda: target.forward(packed, cache)
 
     return {PLAIN: _plain(target, prefix, states), **{layout: way(layout) for layout in LAYOUTS}}
 

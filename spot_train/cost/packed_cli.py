@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from spot_train.cost.cli import ClockOption, JsonOption, ThreadsOption
+from spot_train.cli_options import JsonOption, ThreadsOption, set_threads
+from spot_train.cost.cli import ClockOption
 
 
 def profile_packed(
@@ -28,7 +29,6 @@ def profile_packed(
     from spot_infer.clock import clock_for
     from spot_infer.profile import SIZES
     from spot_infer.targets import load_target
-    from spot_train.cost.cli import set_threads
     from spot_train.cost.packed import packed_against_plain
     from spot_train.cost.view import print_packed
     from spot_train.recipe.recipe import resolve_path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spot_infer.errors import SpotError
-from spot_train.cli_options import SplitOption
+from spot_train.cli_options import JsonOption, SplitOption
 
 if TYPE_CHECKING:
     from spot_infer.targets import Target
@@ -40,7 +40,7 @@ def rehearse(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...")] = None,
     clock: Annotated[str, typer.Option(help="cpu, wall, or auto.")] = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="JSON file to write.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Time real drafted decoding on random weights of a model's shape, accepting drafts as recorded trajectories do."""
     from itertools import islice

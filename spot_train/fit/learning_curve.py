@@ -74,15 +74,15 @@ def learning_curve(
     drafter that every fit starts from; its own point comes first. `fitting` is told the name of each fit. Raises
     SpotError as `fit` does."""
     out.mkdir(parents=True, exist_ok=True)
-    heldout = list(shards.trajectories("heldout"))
+    heldout, held = list(shards.trajectories("heldout")), ShardWindows(shards, "heldout", section.resident_shards)
+    common: dict[str, Any] = {"rule": shards.rule, "temperature": shards.sampling.temperature}
+    facts = drafter_facts(shards)
 
     def measured(file: Path, drafter: PretrainedDrafter) -> Mapping[str, Any]:
         asked = {"weights_hash": weights_hash(drafter.model), "budgets": list(budgets), "heldout": len(heldout)}
         known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         if known.get("of") != asked:
-            found = evaluate(
-                drafter, heldout, budgets=budgets, temperature=shards.sampling.temperature, rule=shards.rule
-            )
+            found = evaluate(drafter, heldout, budgets=budgets, **common)
             known = {"of": asked, **found}
             write_json(file, known)
         return known
@@ -95,14 +95,9 @@ def learning_curve(
             name = f"{start}-{size:05d}-seed{seed}"
             fitting(name)
             chosen = _section(section, size, seed, steps)
-            windows = (
-                ShardWindows(shards, "train", chosen.resident_shards, size),
-                ShardWindows(shards, "heldout", chosen.resident_shards),
-            )
-            facts = drafter_facts(shards)
-            rule, temperature = shards.rule, shards.sampling.temperature
+            train = ShardWindows(shards, "train", chosen.resident_shards, size)
             run = out / name
-            best = fit(chosen, *windows, run, rule=rule, temperature=temperature, facts=facts, warm_start=warm_start)
+            best = fit(chosen, train, held, run, facts=facts, warm_start=warm_start, **common)
             drafter = read_checkpoint(best)
             taken = int(drafter.info.training["steps"])
             yield _point(measured(run / MEASURES_FILE, drafter), size, seed, start, taken)

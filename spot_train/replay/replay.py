@@ -5,7 +5,8 @@ where boundaries are seamless, in the forward that encodes its prompt, which is 
 block costs one cache-writing forward, unless it is the row's last. Drafts are accepted while the recorded step leads to
 a drafted state, across a block's end as well. At temperature > 0 the same holds for drafters that read the table's
 drawn tokens alone. Drafters that look ahead read tables of unopened blocks, which nobody records: they are refused.
-Knows nothing about training."""
+Knows nothing about training.
+"""
 
 from __future__ import annotations
 

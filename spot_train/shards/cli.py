@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from spot_infer.errors import SpotError
+from spot_train.cli_options import JsonOption
 
 shards_app = typer.Typer(help="Look at recorded shards, verify and merge them.", no_args_is_help=True)
 
@@ -17,7 +18,7 @@ SetArguments = Annotated[list[Path], typer.Argument(help="Folders of shards.", s
 
 
 @shards_app.command()
-def info(path: SetArgument, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def info(path: SetArgument, as_json: JsonOption = False) -> None:
     """Print what a set holds: totals, bytes a commit, target, rule, prompts, arrays. Compares no checksums."""
     from rich.console import Console
 
@@ -103,7 +104,7 @@ def study(
     ],
     budget: Annotated[list[int], typer.Option("--budget", min=1, help="Most drafted states a round.")] = [8, 20],  # noqa: B006
     limit: Annotated[int | None, typer.Option(min=2, help="Most held-out trajectories; default all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure what storing probabilities in fewer bits costs: bytes a commit, accuracy, replayed NFE."""
     from rich.console import Console

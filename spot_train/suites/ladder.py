@@ -2,7 +2,8 @@
 
 Steps: the paper's tree with a forward a boundary, states merged, boundaries fused, the prompt's as well, a budget that
 pays on a cost curve. Counted by replay at T = 0 with stop tokens honoured and ignored and at T = 1, and timed on real
-forwards."""
+forwards.
+"""
 
 from __future__ import annotations
 
