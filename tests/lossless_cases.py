@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -110,7 +111,8 @@ DRAFTERS = [
 
 @dataclass(frozen=True)
 class Case:
-    """What one example decodes; `order` permutes the requests of the drafted run."""
+    """What one example decodes; `order` permutes the requests of the drafted run, `at_once`: it reads all states of a
+    forward at once, as on a GPU, and not as they are reached."""
 
     target: Any
     full_logits: FullLogits
@@ -119,6 +121,7 @@ class Case:
     drafter: str
     order: tuple[int, ...]
     drafted_batch: int
+    at_once: bool = False
 
 
 @st.composite
@@ -161,6 +164,7 @@ def cases(draw: st.DrawFn, targets: st.SearchStrategy[tuple[Any, FullLogits]]) -
         draw(st.sampled_from(drafters)),
         tuple(draw(st.permutations(range(len(requests))))),
         draw(st.integers(1, 4)),
+        draw(st.booleans()),
     )
 
 
@@ -276,7 +280,8 @@ def check(case: Case) -> tuple[int, int]:
     controls = {inverse[old]: free[old].decoded.steps for old in range(len(free))}
     drafter = make_drafter(case.drafter, case, controls)
     shuffled = [case.requests[old] for old in case.order]
-    drafted = run(case.target, shuffled, replace(case.settings, batch_size=case.drafted_batch), drafter)
+    with patch("spot_infer.walk.reads_at_once", lambda device: case.at_once):
+        drafted = run(case.target, shuffled, replace(case.settings, batch_size=case.drafted_batch), drafter)
     for new, old in enumerate(case.order):
         assert drafted[new].decoded == free[old].decoded
         assert drafted[new].nfe <= free[old].nfe == _stats(drafted[new]).draft_free_nfe

@@ -28,8 +28,9 @@ from spot_infer import GenerationConfig
 from spot_infer.blocks import BlockState, Commit
 from spot_infer.checkpoint import PretrainedDrafter, save_drafter
 from spot_infer.cli import app, run
-from spot_infer.drafters import OracleDrafter
+from spot_infer.drafters import OracleDrafter, OrderDrafter
 from spot_infer.errors import SpotError
+from spot_infer.generate_run import load_run
 from spot_infer.graph import DraftGraph
 from spot_infer.live import COMMITTED, DRAFTED, MASKED, NEW, LiveView, block_cells, graph_nodes, live_frames, visible
 from spot_infer.order_model import OrderModel, OrderModelConfig
@@ -418,3 +419,10 @@ def test_results_survive_twenty_kills(models: list[str], tmp_path: Path) -> None
         for path in (out, tmp_path / "whole.jsonl")
     ]
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("resolution", ["float32", "bfloat16"])
+def test_without_names_the_packaged_drafter_is_the_rules_own(resolution: Any) -> None:
+    found = load_run(None, None, False, GenerationConfig(rule=CommitRule(resolution=resolution)), {}, None)
+    assert isinstance(found.drafter, OrderDrafter)
+    assert (found.drafter.rule.resolution, found.drafter.model.config.scorer) == (resolution, "one_call")

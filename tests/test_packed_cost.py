@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from small_families import qwen3, save_dream
 
 from spot_infer.blocks import BlockState
@@ -18,6 +19,7 @@ from spot_infer.targets import from_model, load_target
 from spot_infer.targets.block_causal import BlockCausalTarget
 from spot_train.cli import run
 from spot_train.cost.packed import LAYOUTS, PLAIN, forwards, packed_against_plain
+from spot_train.cost.view import print_packed
 
 L, MASK = 8, 39
 
@@ -64,6 +66,22 @@ def test_the_command_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(json.loads(capsys.readouterr().out)) == 2 * len(LAYOUTS)
     assert run(common) == 0
     assert "concat / plain" in capsys.readouterr().out
+
+
+@pytest.mark.figures
+def test_a_wide_network_forwards_replicas_as_fast_as_rows() -> None:
+    """The table of `docs/cost.md` for random weights: 4 layers of width 1,024 behind 256 tokens, one thread."""
+    shape = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16}
+    shape |= {"num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 4096, "vocab_size": 1000}
+    target = from_model(qwen3(0, **shape), None, block_length=32, mask_id=999, stop_ids=())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rows = packed_against_plain(target, [2, 9, 21], 256, 4, clock_for(target.device, "cpu"))
+    finally:
+        torch.set_num_threads(threads)
+    print_packed(Console(), rows, "cpu")
+    assert all(row["ratio"] < 1.15 for row in rows if row["layout"] == "batch")
 
 
 @pytest.mark.parametrize(
