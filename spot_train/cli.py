@@ -25,6 +25,7 @@ from spot_train.cost import cli as cost_cli
 from spot_train.cost.allocation_cli import allocation
 from spot_train.cost.packed_cli import profile_packed
 from spot_train.cost.rehearse_cli import rehearse
+from spot_train.fit.errors_cli import errors_command
 from spot_train.fit.learning_curve_cli import learning_curve
 from spot_train.output_lock import Interrupted
 from spot_train.recipe.cli import recipe_app
@@ -47,6 +48,7 @@ app.add_typer(tasks_app, name="tasks")
 app.command()(collect_cli.collect)
 app.command("check-drafted")(collect_cli.check_drafted)
 app.command()(bench)
+app.command("errors")(errors_command)
 app.command("learning-curve")(learning_curve)
 app.command()(allocation)
 app.add_typer(calibrate_app, name="calibrate")

@@ -74,6 +74,10 @@ def test_from_recipe_to_drafter(recipe: Path, tmp_path: Path, capsys: pytest.Cap
     assert json.loads((tmp_path / "eval.json").read_text())["provenance"]["versions"]["python"]
     assert run(scored[:-1]) == 0
     assert "replayed NFE" in capsys.readouterr().out
+    assert run(["errors", drafter, "--data", shards, "--beside", drafter]) == 0
+    assert "with the same slot" in capsys.readouterr().out
+    assert run(["errors", drafter, "--data", shards, "--depth", "0", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)["scopes"]["all"]["by_depth"]) == ["0"]
     simulated = ["simulate", "--data", shards, "--drafter", drafter, "--budget", "4", "--curve", "paper-gsm8k"]
     assert run([*simulated, "--out", str(tmp_path / "predicted.json")]) == 0
     assert "without the drafter's own time" in capsys.readouterr().out

@@ -6,7 +6,7 @@ drafter. Fits nothing and needs no target.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from spot_infer.features import ragged_ranks, stale_ranking
 from spot_infer.graph import Drafter
 from spot_infer.transition import CommitRule
 from spot_train.fit.data import Batch, CheckBatches
-from spot_train.fit.examples import lay_out
+from spot_train.fit.examples import Steps, lay_out
 from spot_train.fit.metrics import OrderMetrics, untrained_orders
 from spot_train.replay.replay import replay, replay_summary
 from spot_train.trajectory import Trajectory
@@ -53,26 +53,14 @@ def evaluate(
     differ: a drafter may come from another target, not from another block length.
     """
     recorded = [one for one in trajectories if len(one)]
-    steps = lay_out(recorded)
+    steps = laid_out_for(drafter, recorded)
     config = drafter.model.config
     rule = rule or config.rule
-    if steps.block_length != config.block_length:
-        raise SpotError(
-            f"the data has block length {steps.block_length}, the drafter {config.block_length}; use data of the "
-            "target that the drafter was trained for"
-        )
     metrics = _Measures(config.d_max + 1)
-    batches = CheckBatches(steps, config.features, config.rule, range(config.d_max + 1), limit_states)
-    for index in range(len(batches)):
-        with torch.inference_mode():
-            batch = Batch(*(tensor.to(drafter.device) for tensor in batches[index]))
-            scores = drafter.model(*batch.asked)
-            log_q = torch.log_softmax(scores.double() / drafter.settings.tau, dim=-1)
+    for _, batch, log_q in predictions(drafter, steps, limit_states=limit_states):
         orders = {"model": log_q, **untrained_orders(batch.rank, batch.slot, batch.of, batch.taken, batch.valid)}
         for name, values in orders.items():
-            metrics.update(
-                name, values.cpu(), batch.label.cpu(), batch.depth.cpu(), batch.block.cpu(), batch.before_stop.cpu()
-            )
+            metrics.update(name, values, batch.label, batch.depth, batch.block, batch.before_stop)
     replayed = recorded[:replay_limit]
     drafters: dict[str, Drafter] = {"order": drafter, "chain": ChainDrafter(rule)}
     warning = rule_mismatch(drafter, rule)
@@ -91,6 +79,32 @@ def evaluate(
         },
         "replayed": len(replayed),
     }
+
+
+def laid_out_for(drafter: OrderDrafter, trajectories: Iterable[Trajectory]) -> Steps:
+    """The trajectories' steps. Raises SpotError where the drafter is for another block length, or there is no step."""
+    steps = lay_out(trajectories)
+    own = drafter.model.config.block_length
+    if steps.block_length != own:
+        raise SpotError(
+            f"the data has block length {steps.block_length}, the drafter {own}; use data of the target that the "
+            "drafter was trained for"
+        )
+    return steps
+
+
+def predictions(
+    drafter: OrderDrafter, steps: Steps, depths: Sequence[int] | None = None, limit_states: int | None = None
+) -> Iterator[tuple[NDArray[np.int64], Batch, Tensor]]:
+    """Batches of at most `limit_states` states at the given depths (default all that it was trained for): the states,
+    the batch, and what the drafter says, log q float64 [Q, m], all on the CPU."""
+    config = drafter.model.config
+    batches = CheckBatches(steps, config.features, config.rule, depths or range(config.d_max + 1), limit_states)
+    for states, batch in zip(batches.batches, (batches[index] for index in range(len(batches))), strict=True):
+        with torch.inference_mode():
+            scores = drafter.model(*(tensor.to(drafter.device) for tensor in batch.asked))
+            log_q = torch.log_softmax(scores.double() / drafter.settings.tau, dim=-1)
+        yield states, batch, log_q.cpu()
 
 
 class _Measures:
