@@ -105,7 +105,6 @@ def test_the_targets_own_log_odds_decide_until_noise_drowns_them(
 
 def test_noise_equal_to_the_drafter_lies_between_its_neighbours() -> None:
     commits = next_commits(drafter(), laid_out_for(drafter(), recorded()), CommitRule())
-    commits = commits.of(np.flatnonzero(commits.missed | (np.arange(len(commits.depth)) % 20 == 0)))
     missed = np.zeros(len(commits.depth), dtype=bool)
     missed[: int(commits.noisy[:, 1:3].mean() * len(missed))] = True
     commits.guess[:] = np.where(missed, -1, commits.slot)
