@@ -15,6 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+MOST_LAID_OUT = 1 << 19
+"""Most numbers a head's forward lays out at once for what slots tell one another: more would leave the caches."""
+
 
 class SetHead(nn.Module):
     """Scores of states from their table's encoding; with `zeroed` they start as the prior."""
@@ -34,23 +37,37 @@ class SetHead(nn.Module):
         d_model], and their prior [S, m]."""
         return torch.cat([self.code(encoded), prior[..., None]], dim=-1)
 
-    def offsets(self) -> Tensor:
-        """[L, L * hidden]: what a filled slot (row) adds to every slot's hidden layer by where it lies."""
-        slots = torch.arange(self.block_length, device=self.offset.device)
-        return self.offset[slots[:, None] - slots + self.block_length - 1].flatten(1)
+    def forward(self, codes: Tensor, of: Tensor, slot: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
+        """Scores [Q, m] of states. codes [S, m, 3 * hidden + 1]: of `encode`; slot int64 [S, m]; of int64 [Q]: a
+        state's table; taken bool [Q, m]: which of its slots are filled; depth int64 [Q]: steps between the root and the
+        state."""
+        place, states = _places(of, len(codes))
+        filled = codes.new_zeros(len(codes), states, slot.shape[1])
+        filled[of, place] = taken.to(codes.dtype)
+        parts = [tensor.split(self._tables_at_once(slot)) for tensor in (codes, slot, filled)]
+        scores = torch.cat([self._scores(*part) for part in zip(*parts, strict=True)])
+        return scores[of, place] * self.sharpness[depth.clamp(max=len(self.sharpness) - 1)].exp()[:, None]
 
-    def forward(
-        self, codes: Tensor, of: Tensor, slot: Tensor, taken: Tensor, depth: Tensor, offsets: Tensor | None = None
-    ) -> Tensor:
-        """Scores [Q, m] of states. codes: of `encode`; of int64 [Q]: a state's table; slot int64 and taken bool [Q, m]:
-        its slots, and which are filled; depth int64 [Q]: steps between the root and the state. offsets: of `offsets`,
-        where they are at hand."""
-        base, gate, message, prior = codes[of].split((*(3 * [self.hidden]), 1), dim=-1)
-        marked = taken.to(codes.dtype)
-        offsets = self.offsets() if offsets is None else offsets
-        told = torch.bmm(marked[:, None], message)
-        filled = marked.new_zeros(len(marked), self.block_length).scatter_add(1, slot, marked)
-        near = (filled @ offsets).unflatten(1, (self.block_length, -1))
-        near = near.gather(1, slot[..., None].expand(-1, -1, near.shape[-1]))
-        scores = (prior + self.out(functional.relu(base + gate * told + near))).squeeze(-1)
-        return scores * self.sharpness[depth.clamp(max=len(self.sharpness) - 1)].exp()[:, None]
+    def _scores(self, codes: Tensor, slot: Tensor, filled: Tensor) -> Tensor:
+        """Scores [S, k, m], not yet sharpened, of k states of each table: codes [S, m, ...], slot [S, m], filled
+        [S, k, m] of zeros and ones."""
+        tables, slots = slot.shape
+        base, gate, message, prior = codes.split((*(3 * [self.hidden]), 1), dim=-1)
+        offset = functional.embedding(slot[:, :, None] - slot[:, None] + self.block_length - 1, self.offset)
+        told = torch.addcmul(offset, gate[:, None], message[:, :, None])  # [S, filled slot, slot, hidden]
+        hears = torch.baddbmm(base.reshape(tables, 1, -1), filled, told.flatten(2)).unflatten(2, (slots, -1))
+        return self.out(functional.relu(hears)).squeeze(-1) + prior.transpose(1, 2)
+
+    def _tables_at_once(self, slot: Tensor) -> int:
+        """How many tables of `slot` [S, m] are laid out, slot by slot, at once."""
+        return max(MOST_LAID_OUT // (slot.shape[1] ** 2 * self.hidden), 1)
+
+
+def _places(of: Tensor, tables: int) -> tuple[Tensor, int]:
+    """Which of its table's states each of the states `of` [Q] is, int64 [Q], and the most states of a table."""
+    counts = torch.bincount(of, minlength=tables)
+    most = int(counts.max()) if len(of) else 0
+    order = of.argsort(stable=True)
+    place = torch.empty_like(of)
+    place[order] = torch.arange(len(of), device=of.device) - (counts.cumsum(0) - counts)[of[order]]
+    return place, most

@@ -146,6 +146,22 @@ def test_one_call_answers_for_states_as_a_slow_sum_over_their_slots() -> None:
             assert searched[i] == pytest.approx(float(expected.detach()), rel=1e-5, abs=1e-6)
 
 
+@both
+@pytest.mark.parametrize("padded", [False, True])
+def test_training_scores_as_serving_does(scorer: Scorer, padded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention in products or fused; tables laid out together or one by one; no state at all."""
+    model = make_model(scorer)
+    inputs = make_inputs()
+    inputs[NAMES.index("valid")][1, -1] = not padded
+    with torch.no_grad():
+        served = model(*inputs)
+    torch.testing.assert_close(model(*inputs).detach(), served)
+    monkeypatch.setattr("spot_infer.set_head.MOST_LAID_OUT", 1)
+    torch.testing.assert_close(model(*inputs).detach(), served)
+    none = [one[:0] if name in ("of", "taken", "depth") else one for name, one in zip(NAMES, inputs, strict=True)]
+    assert model(*none).shape == (0, 6)
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

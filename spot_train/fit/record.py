@@ -36,6 +36,7 @@ STOPPED_FILE = "stopped.ckpt"
 MONITOR = "heldout/loss"
 BUDGETS = (8, 20)
 SAVE_EVERY_STEPS = 100
+LOG_EVERY_STEPS = 50
 
 Row = dict[str, float | int]
 
@@ -102,6 +103,8 @@ class FitRecord(Callback):
         self.loss_count += 1
         if not math.isfinite(self.loss_sum):
             raise SpotError(f"the loss is not a number at step {trainer.global_step}; lower fit.learning_rate")
+        if trainer.is_global_zero and trainer.global_step % LOG_EVERY_STEPS == 0:
+            log(trainer, {"train/step_loss": float(loss)}, trainer.global_step)
         if batch_idx + 1 == int(trainer.num_training_batches):
             return
         number = None if self.pending is None else self.pending.number
@@ -123,7 +126,6 @@ class FitRecord(Callback):
     def add_row(self, trainer: lightning.Trainer, module: OrderModule, file: str) -> None:
         """Measure, write the row, and save the checkpoint as `file` if it is the best so far."""
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if "/" in name}
-        values.pop("train/loss", None)
         row: Row = {"epoch": trainer.current_epoch, "step": trainer.global_step}
         row["train/loss"] = self.loss_sum / max(self.loss_count, 1)
         row |= dict(sorted(values.items()))
@@ -133,10 +135,15 @@ class FitRecord(Callback):
         self.rows.append(row)
         if trainer.is_global_zero:
             write_rows(self.out / METRICS_FILE, self.rows)
-            for logger in trainer.loggers:
-                logger.log_metrics({name: float(value) for name, value in row.items()}, int(row["step"]))
+            log(trainer, {name: float(value) for name, value in row.items()}, int(row["step"]))
         if best is None or row[MONITOR] < best[MONITOR]:
             trainer.save_checkpoint(self.out / file)
+
+
+def log(trainer: lightning.Trainer, values: dict[str, float], step: int) -> None:
+    """To the trainer's loggers, where it has some; Lightning's own way looks through the module at every call."""
+    for logger in trainer.loggers:
+        logger.log_metrics(values, step)
 
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
