@@ -16,7 +16,7 @@ from rich.table import Table
 
 from spot_train.cli_options import JsonOption, SplitOption
 
-_SCOPES = {"all": "all", "before_stop": "to the stop"}
+_SCOPES = {"all": "all", "before_stop": "to stop"}
 _COUNTED = {"depth_0": "depth 0", "all": "all depths"}
 _DEPTHS = (0, 1, 3, 7, 15)
 
@@ -86,8 +86,8 @@ def _tables(found: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...], li
     scopes, noise = found["scopes"], found["noise"]
     depths = [depth for depth in scopes["all"]["by_depth"] if int(depth) in _DEPTHS]
     yield (
-        "errors, those that the drafter's own probabilities foresee, calibration error, loss; errors at depths",
-        ("", "errors", "foreseen", "calibration", "loss", *depths),
+        "errors, those that the drafter's probabilities foresee, how far off (calibration error), loss; at depths",
+        ("", "errors", "foreseen", "off by", "loss", *depths),
         [
             (
                 _SCOPES[name],
