@@ -15,8 +15,9 @@ opening.
 
 Masses are the drafter's word. What they predicted and what was accepted in the request's past rounds gives a trust t,
 and a state at depth d counts mass * t^d. Whether to ask the drafter at all is decided from past rounds too, before the
-stale table is read, so that a request that drafting can't speed up costs what draft-free decoding does. All of it is a
-function of the curve and of what the rows' own rounds were, so forwards are reproducible where the curve is pinned.
+stale table is read, so that requests that drafting can't speed up cost what draft-free decoding does; a request begins
+with what its run knows. All of it is a function of the curve and of what the run's rounds were, so forwards are
+reproducible where the curve is pinned.
 """
 
 from __future__ import annotations
@@ -52,21 +53,48 @@ def budget_option(text: str) -> int | Literal["auto"]:
         raise SpotError(f"budget is {text!r}; use a number of drafted states, or auto") from None
 
 
+@dataclass(eq=False, kw_only=True)
+class Account:
+    """cost: of forwards and drafts so far, in the curve's unit; worth: what draft-free decoding would have taken for
+    the same steps."""
+
+    cost: float = 0.0
+    worth: float = 0.0
+
+    def affords(self, loss: float) -> bool:
+        """Whether with `loss` more all that was lost stays below 2% of draft-free decoding's cost."""
+        return self.cost - self.worth + loss <= _LOSS * self.worth
+
+
+@dataclass(eq=False, kw_only=True)
+class Experience(Account):
+    """What drafting brought all requests of a run so far. gain, spent: sums over `rounds` drafted rounds of what drafts
+    earned beyond their replicas, in commits, and of what drafting itself cost."""
+
+    gain: float = 0.0
+    spent: float = 0.0
+    rounds: int = 0
+
+
 @dataclass(eq=False)
-class Pace:
-    """One request's past rounds. commits, cost: sums, cost in the curve's unit; predicted: mass drafted, by depth;
-    accepted: drafts; gain, spent: recent means a drafted round of what drafts earned beyond their replicas, in commits,
-    and of what drafting itself cost; failed: drafted rounds in a row that did not pay; wait: rounds left undrafted."""
+class Pace(Account):
+    """One request's past rounds, and its `run`'s. commits: sum; predicted: mass drafted, by depth; accepted: drafts;
+    gain, spent: recent means a drafted round, the run's at first; failed: drafted rounds in a row that did not pay;
+    wait: rounds left undrafted."""
 
     curve: CostCurve
+    run: Experience = field(default_factory=Experience)
     commits: float = 0.0
-    cost: float = 0.0
     predicted: Counter[int] = field(default_factory=Counter)
     accepted: int = 0
     gain: float | None = None
     spent: float = 0.0
     failed: int = 0
     wait: int = 0
+
+    def __post_init__(self) -> None:
+        if self.run.rounds:
+            self.gain, self.spent = self.run.gain / self.run.rounds, self.run.spent / self.run.rounds
 
     @property
     def rate(self) -> float:
@@ -89,25 +117,24 @@ class Pace:
 
     def drafts(self) -> bool:
         """Whether the next round is worth asking the drafter. After one that was not, it is asked again in 1, 3, 7, ...
-        rounds, while all the time lost stays below 2% of draft-free decoding's."""
-        if self.cost - self.commits * self.curve.cost(1) > (_LOSS * self.commits + _STAKE) * self.curve.cost(1):
+        rounds, while all the time lost, the request's and its run's, stays below 2% of draft-free decoding's."""
+        stake = -_STAKE * self.curve.cost(1)
+        if not (self.run.affords(stake) and self.affords(stake)):
             return False
         if self.gain is None:
             return _best_gain(self.curve, self.rate) > self.rate * _least_spent(self.curve)
         if self.gain > self.rate * self.spent or not self.spent:
             return True
-        if self.wait > 0:
-            return False
-        return self.cost + self.spent - self.commits * self.curve.cost(1) <= _LOSS * self.commits * self.curve.cost(1)
+        return self.wait <= 0 and self.run.affords(self.spent) and self.affords(self.spent)
 
     def passed(self, commits: int, cost: float) -> None:
         """Note a round that was not drafted."""
-        self.commits += commits
-        self.cost += cost
+        self._note(commits, cost, cost)
         self.wait -= 1
 
-    def drafted(self, graph: DraftGraph, accepted: int, commits: int, cost: float, extra: float, spent: float) -> None:
-        """Note a drafted round: `cost` of the forward, `extra` of it for drafted replicas; `spent` on drafting."""
+    def drafted(self, graph: DraftGraph, accepted: int, commits: int, root: float, extra: float, spent: float) -> None:
+        """Note a drafted round: `root`, what its forward would have cost undrafted; `extra` for drafted replicas;
+        `spent` on drafting."""
         trust = self.trust
         depths = _depths(graph)
         gain = sum(mass * trust**depth for mass, depth in zip(graph.masses[1:], depths[1:], strict=True))
@@ -115,12 +142,20 @@ class Pace:
         old = 0.0 if self.gain is None else _MEMORY
         self.gain = old * (self.gain or 0.0) + (1 - old) * gain
         self.spent = old * self.spent + (1 - old) * spent
+        self.run.gain += gain
+        self.run.spent += spent
+        self.run.rounds += 1
         self.predicted.update(dict(_by_depth(graph, depths)))
         self.accepted += accepted
-        self.commits += commits
-        self.cost += cost + spent
+        self._note(commits, root + extra + spent, root * (1 + accepted))
         self.failed = self.failed + 1 if self.gain <= self.rate * self.spent else 0
         self.wait = 2**self.failed - 1
+
+    def _note(self, commits: int, cost: float, worth: float) -> None:
+        self.commits += commits
+        for account in (self, self.run):
+            account.cost += cost
+            account.worth += worth
 
 
 def _by_depth(graph: DraftGraph, depths: Sequence[int]) -> Counter[int]:
@@ -150,6 +185,12 @@ def _best_gain(curve: CostCurve, rate: float) -> float:
 def _least_spent(curve: CostCurve) -> float:
     """What asking the drafter costs at least."""
     return curve.round_extra + (0.0 if curve.drafter is None else curve.drafter.total(1, 1, 1))
+
+
+def writes_apart(curve: CostCurve, rows: int) -> bool:
+    """Whether a finished block is cheaper written in a forward of its own than in the next block's opening, where none
+    of the `rows` of the forward drafts: a second replica in one of them is one more in each."""
+    return curve.cost(2 * rows) - curve.cost(rows) > curve.cost(rows) / rows
 
 
 def price(paces: Sequence[Pace], drafting: int, replicas: int) -> Price:
@@ -239,12 +280,12 @@ def settle(paces: Sequence[Pace], rows: Sequence[Passed]) -> None:
     least = curve.cost(sum(roots))
     more = curve.cost(sum(roots) + drafted) - least
     for pace, one, root in zip(paces, rows, roots, strict=True):
-        extra = more * (one.replicas - root) / drafted if drafted else 0.0
-        cost = least * root / sum(roots) + extra
+        own = least * root / sum(roots)
         if one.graph is None:
-            pace.passed(one.commits, cost)
+            pace.passed(one.commits, own)
         else:
-            pace.drafted(one.graph, one.accepted, one.commits, cost, extra, next(costs))
+            extra = more * (one.replicas - root) / drafted if drafted else 0.0
+            pace.drafted(one.graph, one.accepted, one.commits, own, extra, next(costs))
 
 
 def _order(

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import torch
 
-from spot_infer.allocate import Passed, propose_what_pays, settle
+from spot_infer.allocate import Experience, Passed, propose_what_pays, settle, writes_apart
 from spot_infer.answers import read_tables
 from spot_infer.bitwise import fixed_shape
 from spot_infer.drafters.order import OrderDrafter
@@ -61,13 +61,22 @@ def decode(
     verdict = distribution_preserving(target.spec, settings if drafter else replace(settings, budget=0))
     if isinstance(drafter, OrderDrafter):
         drafter.check_block_length(target.spec.block_length)
+    spec, run = target.spec, Experience()
+    blocks = 2 if settings.boundary != "separate" or looks_ahead(drafter) else 1
+
+    def new_row(number: int, request: Request) -> Row:
+        row = open_row(number, request, spec, settings, run, blocks)
+        row.stats.distribution_preserving, row.stats.reason = verdict
+        row.stats.boundary = settings.boundary
+        return row
+
     waiting = deque(enumerate(requests))
     cache = target.new_cache()
     rows: list[Row] = []
     number = -1
     with torch.inference_mode():
         while waiting or rows:
-            if opened := _admit(target, cache, rows, waiting, settings, drafter, verdict):
+            if opened := _admit(target, cache, rows, waiting, settings, new_row):
                 rounds = _open(target, cache, rows, opened, settings, drafter, record)
                 _release(cache, rows, dict(zip(opened, rounds, strict=True)))
                 yield from (replace(round_, forward=number) for round_ in rounds)
@@ -127,20 +136,16 @@ def _admit(
     rows: list[Row],
     waiting: deque[tuple[int, Request]],
     settings: DecodeSettings,
-    drafter: Drafter | None,
-    verdict: tuple[bool, str],
+    new_row: Callable[[int, Request], Row],
 ) -> list[int]:
     """Fill the batch from `waiting` and encode the new rows' whole prompt blocks, but for the rows it returns: those
     whose prompt is to be encoded in the forward that opens the block behind it."""
-    blocks = 2 if settings.boundary != "separate" or looks_ahead(drafter) else 1
     opened: list[int] = []
     indices: list[int] = []
     prefixes: list[tuple[int, ...]] = []
     while waiting and len(rows) < settings.batch_size:
         number, request = waiting.popleft()
-        rows.append(open_row(number, request, target.spec, settings, blocks))
-        rows[-1].stats.distribution_preserving, rows[-1].stats.reason = verdict
-        rows[-1].stats.boundary = settings.boundary
+        rows.append(new_row(number, request))
         index = cache.add_row()
         start = rows[-1].state.start
         if settings.boundary == "seamless" and start > 0:
@@ -250,9 +255,10 @@ def _forward(
 ) -> Forward:
     """One target forward over every row's root and drafted states, or its finished block to be written."""
     ahead = looks_ahead(drafter) and settings.budget > 0
+    apart = settings.curve is not None and writes_apart(settings.curve, len(rows))
     laid = [
         lay_out_write(row.unwritten)
-        if row.unwritten and settings.boundary == "separate"
+        if row.unwritten and (settings.boundary == "separate" or (apart and row.resting))
         else lay_out(
             row.unwritten,
             row.state,

@@ -29,11 +29,15 @@ from spot_infer.prompts_io import Prompts, ResultsFile
 from spot_infer.requests import Request, Result, Round
 from spot_infer.targets import load_target
 from spot_infer.targets.protocol import Target
+from spot_infer.transition import CommitRule
 from spot_infer.verify import distribution_preserving, verdict_line
 
 TARGET = "data/tiny-sdar"
-DRAFTERS = {"float32": "data/tiny-sdar-drafter-one-call", "bfloat16": "data/tiny-sdar-drafter-one-call-bf16"}
-"""The packaged target's drafter by the resolution of the commit rule."""
+DRAFTERS = {
+    CommitRule(): "data/tiny-sdar-drafter-one-call",
+    CommitRule(resolution="bfloat16"): "data/tiny-sdar-drafter-one-call-bf16",
+}
+"""The packaged target's drafters by the commit rule that they were trained under."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ def load_run(
         raise SpotError("--draft-free and --drafter contradict each other; give one of them")
     if threads is not None:
         torch.set_num_threads(threads)
-    packaged_drafter = DRAFTERS.get(str(config.rule.resolution), DRAFTERS["float32"])
+    packaged_drafter = DRAFTERS[min(DRAFTERS, key=lambda rule: abs(rule.tie_width - config.rule.tie_width))]
     loaded = load_target(packaged(TARGET) if target is None else target, **loading)
     chosen: OrderDrafter | None = None
     if not draft_free and (drafter is not None or target is None):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spot_infer.allocate import Pace
+from spot_infer.allocate import Experience, Pace
 from spot_infer.blocks import BlockState, Step, finished_length, open_block
 from spot_infer.noise import GumbelNoise
 from spot_infer.requests import DecodeSettings, FinishReason, Request, Result, Stats
@@ -138,7 +138,9 @@ class Row:
         return Result(self.request, tokens, text, reason, self.stats)
 
 
-def open_row(number: int, request: Request, spec: TargetSpec, settings: DecodeSettings, blocks: int = 1) -> Row:
+def open_row(
+    number: int, request: Request, spec: TargetSpec, settings: DecodeSettings, run: Experience, blocks: int = 1
+) -> Row:
     """A row at the block that holds its prompt's tail. At temperature > 0 it keeps the request's noise for as many
     `blocks` as a forward reads: 40 MB each at a vocabulary of 150,000 and L = 32."""
     canvas = list(request.prompt_ids)
@@ -148,6 +150,6 @@ def open_row(number: int, request: Request, spec: TargetSpec, settings: DecodeSe
     if settings.sampling.temperature > 0:
         noise = GumbelNoise(request.seed, spec.vocab_size, keep_rows=blocks * spec.block_length)
     end = len(canvas) + settings.max_new_tokens
-    pace = None if settings.curve is None else Pace(settings.curve)
+    pace = None if settings.curve is None else Pace(settings.curve, run)
     writes = spec.cache == "exact"
     return Row(number, len(canvas), end, canvas, state, noise, time.perf_counter(), writes=writes, pace=pace)

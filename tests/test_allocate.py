@@ -10,7 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stale_contexts import context_of
 
-from spot_infer.allocate import MOST_STATES, Pace, Passed, allocate, price, settle, spent
+from spot_infer.allocate import (
+    MOST_STATES,
+    Experience,
+    Pace,
+    Passed,
+    allocate,
+    price,
+    settle,
+    spent,
+    writes_apart,
+)
 from spot_infer.blocks import BlockState, Commit
 from spot_infer.cost import NAMED_CURVES, CostCurve, DrafterCost, load_curve
 from spot_infer.graph import DraftContext, DraftGraph
@@ -135,29 +145,52 @@ def test_a_drafter_whose_word_is_not_true_is_believed_less_and_one_whose_is_stay
     assert trusts[0] < 0.3 and trusts[0] < trusts[1] < trusts[3] and trusts[4] == 1.0
 
 
-@given(st.floats(0.0, 3.0), st.floats(0.0, 1.0), st.sampled_from(sorted(NAMED_CURVES)), st.integers(1, 300))
+@given(
+    st.floats(0.0, 3.0),
+    st.floats(0.0, 1.0),
+    st.sampled_from(sorted(NAMED_CURVES)),
+    st.lists(st.integers(1, 100), min_size=1, max_size=5),
+)
 @settings(max_examples=40)
-def test_drafting_that_never_pays_is_given_up_within_two_rounds_and_two_percent(
-    proposal: float, mass: float, name: str, rounds: int
+def test_drafting_that_never_pays_is_given_up_within_two_rounds_and_two_percent_of_a_run(
+    proposal: float, mass: float, name: str, requests: list[int]
 ) -> None:
-    """A drafter that is always wrong, whatever it claims and costs."""
+    """A drafter that is always wrong, whatever it claims and costs, over requests of so many rounds."""
     named = load_curve(name)
     drafter = DrafterCost(proposal, 0.0, 0.0)
     curve = CostCurve(name, named.replicas, named.seconds, "c1", drafter=drafter)
-    pace = Pace(curve)
+    run = Experience()
     worst = 0.0
-    for _ in range(rounds):
-        if not pace.drafts():
-            settle([pace], [Passed(1, 1)])
-            continue
-        graph = DraftGraph()
-        for slot in range(L):
-            graph.add(0, frozenset((Commit(slot, 1),)), mass / L)
-        (kept,) = allocate([pace], [context()], [graph])
-        worst = max(worst, curve.cost(1 + len(kept)) - 1 + spent(curve, [kept])[0])
-        settle([pace], [Passed(1 + len(kept), 1, kept, 0)])
-    assert pace.commits == rounds
-    assert pace.cost <= 1.02 * rounds + 2 + worst + 1e-9
+    for rounds in requests:
+        pace = Pace(curve, run)
+        for _ in range(rounds):
+            if not pace.drafts():
+                settle([pace], [Passed(1, 1)])
+                continue
+            graph = DraftGraph()
+            for slot in range(L):
+                graph.add(0, frozenset((Commit(slot, 1),)), mass / L)
+            (kept,) = allocate([pace], [context()], [graph])
+            worst = max(worst, curve.cost(1 + len(kept)) - 1 + spent(curve, [kept])[0])
+            settle([pace], [Passed(1 + len(kept), 1, kept, 0)])
+        assert pace.commits == rounds
+    assert run.cost <= 1.02 * sum(requests) + 2 + worst + 1e-9
+
+
+def test_a_request_begins_with_what_its_run_knows() -> None:
+    """After a request whose drafts were never right the next one is not drafted at once; after true ones it is."""
+    for accepted, drafts in ((0, False), (1, True)):
+        run, graph = Experience(), DraftGraph()
+        graph.add(0, frozenset((Commit(0, 1),)), 0.9 * accepted + 0.05)
+        for _ in range(8):
+            settle([Pace(load_curve("cpu-core"), run)], [Passed(2, 1 + accepted, graph, accepted)])
+        assert Pace(load_curve("cpu-core"), run).drafts() is drafts
+
+
+def test_a_finished_block_is_written_with_the_next_opening_where_replicas_are_cheap() -> None:
+    line = CostCurve("line", (1, 2), (1.0, 1.3), "c1")
+    assert not writes_apart(line, 1) and writes_apart(line, 8)
+    assert not writes_apart(CostCurve("flat", (1, 16), (1.0, 1.0), "c1"), 8)
 
 
 def test_a_forwards_cost_is_shared_whole_between_its_rows() -> None:

@@ -421,8 +421,8 @@ def test_results_survive_twenty_kills(models: list[str], tmp_path: Path) -> None
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("resolution", ["float32", "bfloat16"])
-def test_without_names_the_packaged_drafter_is_the_rules_own(resolution: Any) -> None:
+@pytest.mark.parametrize(("resolution", "trained"), [("float32",) * 2, ("bfloat16",) * 2, (0.05, "bfloat16")])
+def test_without_names_the_packaged_drafter_is_of_the_nearest_rule(resolution: Any, trained: str) -> None:
     found = load_run(None, None, False, GenerationConfig(rule=CommitRule(resolution=resolution)), {}, None)
     assert isinstance(found.drafter, OrderDrafter)
-    assert (found.drafter.rule.resolution, found.drafter.model.config.scorer) == (resolution, "one_call")
+    assert (found.drafter.rule.resolution, found.drafter.model.config.scorer) == (trained, "one_call")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spot_infer.allocate import Pace, Passed, allocate, price, settle
+from spot_infer.allocate import Experience, Pace, Passed, allocate, price, settle, writes_apart
 from spot_infer.blocks import BlockState, Step
 from spot_infer.cost import CostCurve
 from spot_infer.errors import SpotError
@@ -80,7 +80,7 @@ class _Replay:
     not read while it rested."""
 
     def __init__(
-        self, request: int, trajectory: Trajectory, boundary: Boundary, reads: int, curve: CostCurve | None = None
+        self, request: int, trajectory: Trajectory, boundary: Boundary, reads: int, pace: Pace | None = None
     ) -> None:
         self.request = request
         self.trajectory = trajectory
@@ -91,7 +91,7 @@ class _Replay:
         self.state: BlockState | None = None
         self.fused, self.reads = boundary != "separate", reads
         self.opened = boundary == "seamless" and bool(self.starts) and self.starts[0] > 0
-        self.pace = None if curve is None else Pace(curve)
+        self.pace = pace
         self.resting = False
         self.unread = 0
         self.sizes: list[int] = []
@@ -106,9 +106,10 @@ class _Replay:
             size = 1
             if self.state is None or self.state.start != start:
                 finished = self.trajectory.writes and self.state is not None
-                size += finished and self.fused
-                if finished and not self.fused:
+                if finished and (not self.fused or self._writes_apart):
                     self._forwarded(Passed(1, 0))
+                elif finished:
+                    size = 2
             elif not self.resting and (len(self.state.masked_slots) > 1 or self._completes):
                 return
             self.counts["rounds"] += 1
@@ -124,6 +125,10 @@ class _Replay:
             settle([self.pace], [passed])
             self.resting = not self.pace.drafts()
             self.unread = self.step if self.resting else self.unread
+
+    @property
+    def _writes_apart(self) -> bool:
+        return self.resting and self.pace is not None and writes_apart(self.pace.curve, 1)
 
     @property
     def _end(self) -> int:
@@ -234,8 +239,8 @@ def replay(
 ) -> list[ReplayResult]:
     """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices.
 
-    `curve`: what replicas cost, where every round drafts only what pays, as one row alone does. `observe` sees every
-    drafted round. Raises SpotError for a drafter that looks ahead, and where boundaries are fused
+    `curve`: what replicas cost, where every round drafts only what pays, as requests decoded one after the other do.
+    `observe` sees every drafted round. Raises SpotError for a drafter that looks ahead, and where boundaries are fused
     and a trajectory does not know its limit or its target caches no block.
     """
     if looks_ahead(drafter):
@@ -243,6 +248,8 @@ def replay(
             "this drafter reads tables of blocks that are not open yet, which shards do not record; decode with the "
             "target instead, or turn the drafter's cross_block off"
         )
+    run = Experience()
+    batch_size = batch_size if curve is None else 1
     results: list[ReplayResult | None] = [None] * len(trajectories)
     waiting = iter(range(len(trajectories)))
     active: list[_Replay] = []
@@ -253,7 +260,8 @@ def replay(
         active = [one for one in active if not one.done]
         while len(active) < batch_size and (index := next(waiting, None)) is not None:
             trajectory = trajectories[index]
-            active.append(_Replay(index, trajectory, _in_force(trajectory, boundary), tables_read(drafter), curve))
+            pace = None if curve is None else Pace(curve, run)
+            active.append(_Replay(index, trajectory, _in_force(trajectory, boundary), tables_read(drafter), pace))
         drafting = [one for one in active if not one.done]
         if not active:
             break
