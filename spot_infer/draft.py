@@ -144,6 +144,8 @@ class _Search:
         """The edges of a state that lead to one that does not end the request."""
         drafted = set(_options(key))
         filled = sum(1 << self.option_slot[option] for option in drafted)
+        if (self.endings[0][0] & ~filled).bit_count() > 1:
+            return edges
         going = [
             place
             for place, option in enumerate(edges.options)
@@ -212,7 +214,11 @@ def _options(key: _Key) -> Sequence[int]:
     """The options of a state."""
     if not isinstance(key, int):
         return key
-    return [option for option in range(key.bit_length()) if key >> option & 1]
+    options: list[int] = []
+    while key:
+        options.append((key & -key).bit_length() - 1)
+        key &= key - 1
+    return options
 
 
 def _children(key: _Key, options: Sequence[int]) -> list[_Key]:
@@ -283,8 +289,8 @@ class _Reached:
 
 
 def _endings(context: DraftContext, commits: Sequence[Commit]) -> list[tuple[int, int | None]]:
-    """How a state can end the request (`blocks.finished_length`): slots that have to be filled, as bits, and an option
-    that has to be among those drafted. A forward over such a state tells nothing."""
+    """How a state can end the request (`blocks.finished_length`): slots that have to be filled, as bits, never fewer
+    from one to the next, and an option that has to be among those drafted. A forward over such a state tells nothing."""
     ending, state = context.ending, context.state
     if ending is None:
         return []
