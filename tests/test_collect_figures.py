@@ -90,7 +90,7 @@ def test_recording_adds_little_to_drafted_decoding(tmp_path: Path) -> None:
             spent[way] = time.process_time() - before
         shares.append(spent[recorded] / spent[decoded] - 1)
     error = stdev(shares) / len(shares) ** 0.5
-    print(f"recording adds {mean(shares):+.1%} ± {error:.1%} (mean of {len(shares)} pairs, median {median(shares):+.1%})")
+    print(f"recording adds {mean(shares):+.1%} ± {error:.1%}, median {median(shares):+.1%} of {len(shares)} pairs")
     attributes = {**shared_attributes(recipe, target, report), "lease": {"index": 0}}
     for times in (1, 16):
         before = time.process_time()
