@@ -289,8 +289,9 @@ class _Reached:
 
 
 def _endings(context: DraftContext, commits: Sequence[Commit]) -> list[tuple[int, int | None]]:
-    """How a state can end the request (`blocks.finished_length`): slots that have to be filled, as bits, never fewer
-    from one to the next, and an option that has to be among those drafted. A forward over such a state tells nothing."""
+    """How a state can end the request (`blocks.finished_length`): slots that have to be filled, as bits, more and more
+    from one to the next, and an option that has to be among those drafted. A forward over such a state tells
+    nothing."""
     ending, state = context.ending, context.state
     if ending is None:
         return []
