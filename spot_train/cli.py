@@ -18,7 +18,15 @@ from spot_infer.errors import SpotError
 from spot_train.bench.cli import bench
 from spot_train.calibrate.cli import calibrate_app
 from spot_train.check.cli import check
-from spot_train.cli_options import JsonOption, RecipeArgument, SetOption, SplitOption
+from spot_train.cli_options import (
+    CacheOption,
+    JsonOption,
+    RecipeArgument,
+    SetDataOption,
+    SetOption,
+    SplitOption,
+    shards_to_fit,
+)
 from spot_train.collect import cli as collect_cli
 from spot_train.compare.cli import compare
 from spot_train.cost import cli as cost_cli
@@ -74,7 +82,7 @@ AllowCodeOption = Annotated[
 @app.command()
 def fit(
     recipe: RecipeArgument,
-    data: DataOption,
+    data: SetDataOption,
     out: Annotated[Path, typer.Option(help="Folder of the run; resumed if it has one.", show_default=False)],
     devices: Annotated[str | None, typer.Option(help="Lightning's devices; sets fit.devices.")] = None,
     precision: Annotated[str | None, typer.Option(help="Lightning's precision; sets fit.precision.")] = None,
@@ -82,6 +90,7 @@ def fit(
     warm_start: Annotated[
         str | None, typer.Option(help="Exported drafter whose weights training starts from.", show_default=False)
     ] = None,
+    cache: CacheOption = None,
     set_: SetOption = None,
 ) -> None:
     """Train an order model on collected shards."""
@@ -91,9 +100,7 @@ def fit(
 
     values = recipe_from_flags(recipe, set_, flags)
     start = None if warm_start is None else load_drafter(resolve_path(warm_start, Path.cwd()))
-    from spot_train.shards.store import open_shards
-
-    shards = open_shards(data)
+    shards = shards_to_fit(data, cache, out)
     from spot_train.collect.ranks import first_rank
     from spot_train.fit.facts import drafter_facts
     from spot_train.fit.fit import fit as run
@@ -112,7 +119,7 @@ def fit(
         warm_start=start,
     )
     if first_rank():
-        append_provenance(out, {"command": "fit", "data": str(data), "checkpoint": checkpoint.name})
+        append_provenance(out, {"command": "fit", "data": data, "checkpoint": checkpoint.name})
         typer.echo(f"checkpoint: {checkpoint}")
 
 

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from spot_train.shards.store import ShardSet
+
 RecipeArgument = Annotated[str, typer.Argument(help="Recipe file, or builtin:recipes/tiny.yaml.", show_default=False)]
+SetDataOption = Annotated[
+    str, typer.Option("--data", help="Folder of shards that collect wrote, or its URL.", show_default=False)
+]
+CacheOption = Annotated[
+    Path | None, typer.Option("--cache", help="Folder for the copy of a set behind a URL; default OUT/data.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Set a recipe key, as in --set fit.epochs=3; wins over the file. Repeatable."),
@@ -29,3 +39,12 @@ def set_threads(threads: int | None) -> None:
         import torch
 
         torch.set_num_threads(threads)
+
+
+def shards_to_fit(data: str, cache: Path | None, out: Path) -> ShardSet:
+    """The set that `--data` and `--cache` of a command with this `--out` name."""
+    from spot_train.shards.copy import lasting
+    from spot_train.shards.fetch import fetch
+    from spot_train.shards.store import open_shards
+
+    return open_shards(fetch(lasting(data), cache or out / "data", lambda sentence: typer.echo(sentence, err=True)))

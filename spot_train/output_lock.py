@@ -177,7 +177,7 @@ def _make(folder: Path) -> bool:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SpotError(f"--out {folder} can't be made a folder ({error.strerror}); choose another path") from None
+        raise SpotError(f"{folder} can't be made a folder ({error.strerror}); choose another path") from None
     return True
 
 
@@ -185,8 +185,8 @@ def _refusal(folder: Path, holder: str, take_over: str | None) -> str:
     if take_over is not None:
         return f"--take-over names {take_over}, but {folder} is being written by process {holder}; give that name"
     return (
-        f"{folder} is being written by process {holder}; wait for it to end or use another --out (--take-over {holder} "
-        "breaks the lock of a process that is gone and whose machine never said so)"
+        f"{folder} is being written by process {holder}; wait for it to end or use another folder (`collect "
+        f"--take-over {holder}` breaks the lock of a process that is gone and whose machine never said so)"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -15,6 +16,7 @@ from test_shards import SHARED, make_set
 from spot_infer.errors import SpotError
 from spot_train.cli import run
 from spot_train.shards.copy import Place, copy_set
+from spot_train.shards.fetch import fetch
 from spot_train.shards.store import MANIFEST, open_shards, verify_shards
 
 STORE = "memory://bucket/set"
@@ -33,12 +35,13 @@ def store() -> Iterator[fsspec.AbstractFileSystem]:
 
 
 def test_there_and_back(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["shards", "copy", str(shards), STORE]) == 0
+    assert copy_set(str(shards), STORE).copied == 3
+    assert copy_set(STORE, str(tmp_path / "store")).copied == 3
+    assert run(["shards", "copy", str(tmp_path / "store"), str(tmp_path / "back")]) == 0
     assert "3 shards, 3 copied" in capsys.readouterr().out
-    assert run(["shards", "copy", STORE, str(tmp_path / "back")]) == 0
     assert folder_bytes(tmp_path / "back") == folder_bytes(shards)
     assert len(list(open_shards(tmp_path / "back").trajectories())) == 9
-    assert run(["shards", "copy", STORE, str(tmp_path / "back")]) == 0
+    assert run(["shards", "copy", str(tmp_path / "store"), str(tmp_path / "back")]) == 0
     assert "0 copied (0 bytes), 3 there already" in capsys.readouterr().out
 
 
@@ -117,7 +120,7 @@ def test_another_set_is_not_written_over(shards: Path, tmp_path: Path) -> None:
     ("source", "said"),
     [
         ("nowhere", "no manifest"),
-        ("memory://bucket/none", "no manifest"),
+        ("memory://bucket/none", "own memory"),
         ("warp://x", "can't be opened"),
         ("", "an empty name"),
     ],
@@ -126,3 +129,35 @@ def test_what_is_no_set_is_named(source: str, said: str, tmp_path: Path, capsys:
     assert run(["shards", "copy", source, str(tmp_path / "out")]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_can_not_be_copied_to_is_named(
+    shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    for target in (f"{shards}/", f"file://{shards}", str(tmp_path / "file"), STORE):
+        assert run(["shards", "copy", str(shards), target]) == 2
+        said = capsys.readouterr().err
+        assert target in said and "--out" not in said
+    copy_set(str(shards), STORE)
+    with pytest.raises(SpotError, match="the set itself"):
+        copy_set(STORE, f"{STORE}/")
+
+
+def test_a_set_behind_a_url_is_copied_once(shards: Path, tmp_path: Path, store: fsspec.AbstractFileSystem) -> None:
+    said: list[str] = []
+    with pytest.raises(SpotError, match="no manifest"):
+        fetch(STORE, tmp_path / "cache", said.append)
+    assert not list(tmp_path.iterdir())
+    copy_set(str(shards), STORE)
+    with ThreadPoolExecutor(3) as threads:
+        folders = set(threads.map(lambda _: fetch(STORE, tmp_path / "cache", said.append), range(3)))
+    (folder,) = folders
+    assert folder_bytes(folder) == folder_bytes(shards)
+    assert said == [f"copying what {folder} lacks of {STORE}"] * 3
+    assert fetch(str(shards), tmp_path / "none") == shards
+    damaged = next(path for path in store.find("/bucket/set") if "log_odds/c" in path)
+    store.pipe_file(damaged, b"")
+    assert fetch(STORE, tmp_path / "cache") == folder
+    with pytest.raises(SpotError, match="has 0 bytes"):
+        fetch(STORE, tmp_path / "another")

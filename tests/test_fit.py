@@ -50,6 +50,7 @@ def test_ten_steps_and_ten_more_equal_twenty_to_the_bit(changes: dict[str, Any],
     whole = run(tmp_path / "whole", max_steps=20, batch_size=5, **changes)
     run(tmp_path / "halves", max_steps=10, batch_size=5, **changes)
     assert_same(run(tmp_path / "halves", max_steps=20, batch_size=5, **changes), whole)
+    assert whole.name == "best.ckpt"
     assert_same(tmp_path / "halves" / "last.ckpt", tmp_path / "whole" / "last.ckpt")
     assert rows(tmp_path / "halves") == rows(tmp_path / "whole")
 
@@ -61,6 +62,25 @@ def test_resuming_at_an_epochs_end_equals_going_on(tmp_path: Path) -> None:
     assert len(rows(tmp_path / "halves")) == 1
     assert_same(run(tmp_path / "halves"), whole)
     assert rows(tmp_path / "halves") == rows(tmp_path / "whole")
+
+
+def test_an_end_inside_an_epoch_may_be_the_best_and_is_forgotten_by_a_longer_run(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", learning_rate=1e-4)
+    per_epoch = int(rows(tmp_path / "whole")[0]["step"])
+    for steps in (2, per_epoch + 2):
+        cut = run(tmp_path / "cut", max_steps=steps, learning_rate=1e-4)
+        assert cut.name == "best.ckpt" and torch.load(cut, weights_only=True)["global_step"] == steps
+        assert int(rows(tmp_path / "cut")[-1]["step"]) == steps
+        assert run(tmp_path / "cut", max_steps=steps, learning_rate=1e-4) == cut
+    assert (tmp_path / "cut" / "best-epoch.ckpt").exists()
+    assert_same(run(tmp_path / "cut", learning_rate=1e-4), whole)
+    assert {file.name for file in (tmp_path / "cut").iterdir()} == {file.name for file in whole.parent.iterdir()}
+
+
+def test_a_strategy_that_is_none_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(SpotError, match=r"fit\.strategy"):
+        run(tmp_path / "run", strategy="warp")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_finished_run_is_returned_without_training(tmp_path: Path) -> None:

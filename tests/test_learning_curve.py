@@ -16,6 +16,7 @@ from spot_train.cli import run
 from spot_train.fit.examples import lay_out
 from spot_train.fit.export import read_checkpoint
 from spot_train.fit.step_windows import ShardWindows
+from spot_train.shards.copy import copy_set
 from spot_train.shards.store import ShardSet, open_shards
 
 FIT = {"batch_size": 5, "d_max": 3, "learning_rate": 1e-3, "warmup_steps": 2}
@@ -48,7 +49,7 @@ def test_a_limit_takes_the_first_trajectories(shards: ShardSet, resident: int, l
 
 
 def test_a_curve_is_made_once(
-    recipe: str, shards: ShardSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe: str, shards: ShardSet, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "curve"
     command = ["learning-curve", recipe, "--data", str(shards.path), "--out", str(out), "--steps", "4"]
@@ -68,9 +69,18 @@ def test_a_curve_is_made_once(
     assert run(command) == 0
     assert json.loads(capsys.readouterr().out) == points
     assert [file.stat().st_mtime_ns for file in fits] == made
-    assert run(command[:-1]) == 0
+    url = "memory://curve/set"
+    copy_set(str(shards.path), url)
+    assert run([*command, "--data", url]) == 2
+    assert "own memory" in capsys.readouterr().err
+    monkeypatch.setattr("spot_train.shards.copy.lasting", str)  # in a test the command's memory outlives it
+    assert run([*command[:-1], "--data", url]) == 0
     printed = capsys.readouterr().out
     assert "untrained order" in printed and "4 optimiser steps a fit" in printed
+    assert [len(open_shards(folder).names) for folder in (out / "data").glob("set-*")] == [4]
+    assert [file.stat().st_mtime_ns for file in fits] == made
+    assert run([*command, "--steps", "5"]) == 2
+    assert "now --steps is 5" in capsys.readouterr().err
 
 
 def test_a_warm_curve_begins_with_the_drafter_itself(
@@ -83,6 +93,8 @@ def test_a_warm_curve_begins_with_the_drafter_itself(
     save_drafter(drafter, tmp_path / "drafter")
     warm = [*command, "--steps", "1", "--trajectories", "2", "--warm-start", str(tmp_path / "drafter")]
     warm += ["--out", str(tmp_path / "warm" / "curve")]
+    assert run([*warm, "--set", "fit.d_max=2"]) == 2
+    assert "d_max" in capsys.readouterr().err and not (tmp_path / "warm").exists()
     assert run([*warm, "--set", "fit.learning_rate=1e-9"]) == 0
     start, trained = json.loads(capsys.readouterr().out)
     assert (start["trajectories"], start["seed"]) == (0, None)

@@ -36,7 +36,6 @@ from spot_train.fit.record import (
     LAST_FILE,
     METRICS_FILE,
     MONITOR,
-    STOPPED_FILE,
     AtomicCheckpoints,
     FitRecord,
     HeldoutReplay,
@@ -80,17 +79,14 @@ def fit(
     train, heldout = (_windows(one, section.replay_trajectories) for one in (train, heldout))
     known = {"training": train.facts, "held-out": heldout.facts}
     _check(known)
-    model = OrderModelConfig(
-        block_length=train.facts.block_length,
-        features=section.features,
-        d_max=section.d_max,
-        residual=section.residual,
-        scorer=section.scorer,
-        head_hidden=HEAD_HIDDEN[section.scorer],
-        rule=commit_rule,
-    )
+    model = network(section, train.facts.block_length, commit_rule)
     data = {"train": train.facts.digest, "heldout": heldout.facts.digest}
     start = None if warm_start is None else check_start(warm_start, model)
+    record = FitRecord(
+        folder, HeldoutReplay(heldout, section.replay_trajectories, commit_rule, temperature), section.max_steps
+    )
+    with _quiet():
+        trainer = _trainer(section, record, progress)
     _claim(folder, section, {"model": model.to_dict(), "data": data, "warm_start": {"weights_hash": start}})
     if (done := _done(folder, section.max_steps)) is not None:
         return done
@@ -101,39 +97,47 @@ def fit(
         "train_steps": train.facts.steps,
         "heldout_steps": heldout.facts.steps,
     }
-    module = OrderModule(
-        model.to_dict(),
-        section.model_dump(),
-        section.decay_steps or section.epochs * len(batches),
-        {
-            **(facts or {}),
-            "data": {**(facts or {}).get("data", {}), **counts, **({"warm_start": start} if start else {})},
-        },
-    )
+    trained_on = {**(facts or {}).get("data", {}), **counts, **({"warm_start": start} if start else {})}
+    horizon = section.decay_steps or section.epochs * len(batches)
+    module = OrderModule(model.to_dict(), section.model_dump(), horizon, {**(facts or {}), "data": trained_on})
     if warm_start is None:
         _standardise(module, batches)
     else:
         start_from(module.model, warm_start)
-    replayed = heldout.first(section.replay_trajectories)
-    record = FitRecord(folder, HeldoutReplay(replayed, commit_rule, temperature), section.max_steps)
-    checked = spread_states(heldout, CHECKED_STATES)
-    return _train(section, module, OrderDataModule(train, checked, section, commit_rule), record, progress)
-
-
-def _train(section: FitSection, module: OrderModule, data: OrderDataModule, record: FitRecord, progress: bool) -> Path:
-    last, stopped = record.out / LAST_FILE, record.out / STOPPED_FILE
-    stopped.unlink(missing_ok=True)
+    last = folder / LAST_FILE
     if last.exists():
         record.load_state_dict(_state(last))
+    if first_rank():
+        record.go_on()
+    checked = OrderDataModule(train, spread_states(heldout, CHECKED_STATES), section, commit_rule)
+    return _train(trainer, module, checked, record, last if last.exists() else None)
+
+
+def network(section: FitSection, block_length: int, rule: CommitRule) -> OrderModelConfig:
+    """The network that `section` trains for blocks of this length under this rule."""
+    return OrderModelConfig(
+        block_length=block_length,
+        features=section.features,
+        d_max=section.d_max,
+        residual=section.residual,
+        scorer=section.scorer,
+        head_hidden=HEAD_HIDDEN[section.scorer],
+        rule=rule,
+    )
+
+
+def _train(
+    trainer: lightning.Trainer, module: OrderModule, data: OrderDataModule, record: FitRecord, last: Path | None
+) -> Path:
+    """Train on from `last`, the run's own checkpoint."""
+    best = record.out / BEST_FILE
     with _quiet():
-        trainer = _trainer(section, record, progress)
         if not record.complete:
             with deferred_signals() if trainer.world_size == 1 else nullcontext() as record.pending:
-                trainer.fit(module, data, ckpt_path=last if last.exists() else None, weights_only=True)
+                trainer.fit(module, data, ckpt_path=last, weights_only=True)
             if not record.rows or record.rows[-1]["step"] != trainer.global_step:
                 trainer.validate(module, data, verbose=False)
-                record.add_row(trainer, module, STOPPED_FILE)
-    best = stopped if stopped.exists() else record.out / BEST_FILE
+                record.add_row(trainer, module, inside=True)
     if trainer.is_global_zero:
         done = {"checkpoint": best.name, "complete": record.complete, "best": record.best, "last": record.rows[-1]}
         write_json(record.out / DONE_FILE, done)
@@ -197,7 +201,7 @@ def _claim(folder: Path, section: FitSection, identity: dict[str, Any]) -> None:
         return
     if not file.exists():
         raise SpotError(f"{folder} holds checkpoints but no {RUN_FILE}; choose another output folder")
-    known = _read_json(file)
+    known = read_json(file)
     for part, values in identity.items():
         for name, value in values.items():
             if known.get(part, {}).get(name) != value:
@@ -212,7 +216,7 @@ def _done(folder: Path, max_steps: int | None) -> Path | None:
     file = folder / DONE_FILE
     if not file.exists():
         return None
-    done = _read_json(file)
+    done = read_json(file)
     checkpoint = folder / str(done.get("checkpoint"))
     if (done.get("complete") or done.get("last", {}).get("step") == max_steps) and checkpoint.is_file():
         return checkpoint
@@ -221,7 +225,8 @@ def _done(folder: Path, max_steps: int | None) -> Path | None:
     return None
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """An object that a run wrote down. Raises SpotError where it is damaged."""
     try:
         return dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -8,7 +8,7 @@ one that was measured is read back. Knows nothing about how training works.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from spot_infer.errors import SpotError
 from spot_train.fit.evaluate import evaluate
 from spot_train.fit.export import read_checkpoint
 from spot_train.fit.facts import drafter_facts
-from spot_train.fit.fit import fit
+from spot_train.fit.fit import RUN_FILE, fit, network, read_json
 from spot_train.fit.step_windows import ShardWindows
+from spot_train.fit.warm_start import check_start
 from spot_train.provenance import weights_hash
 from spot_train.recipe.recipe import FitSection
 from spot_train.shards.store import ShardSet
@@ -73,6 +74,11 @@ def learning_curve(
     """A point a size and seed, as soon as it is there; each fit lies in a folder of its own in `out`. `warm_start`: the
     drafter that every fit starts from; its own point comes first. `fitting` is told the name of each fit. Raises
     SpotError as `fit` does."""
+    if warm_start is not None:
+        check_start(warm_start, network(section, shards.block_length, shards.rule))
+    start = "cold" if warm_start is None else "warm"
+    names = {(size, seed): f"{start}-{size:05d}-seed{seed}" for size in sizes for seed in seeds}
+    _check_steps(out, names.values(), steps)
     out.mkdir(parents=True, exist_ok=True)
     heldout, held = list(shards.trajectories("heldout")), ShardWindows(shards, "heldout", section.resident_shards)
     common: dict[str, Any] = {"rule": shards.rule, "temperature": shards.sampling.temperature}
@@ -87,20 +93,28 @@ def learning_curve(
             write_json(file, known)
         return known
 
-    start = "cold" if warm_start is None else "warm"
     if warm_start is not None:
         yield _point(measured(out / f"start-{MEASURES_FILE}", warm_start), 0, None, start, 0)
-    for size in sizes:
-        for seed in seeds:
-            name = f"{start}-{size:05d}-seed{seed}"
-            fitting(name)
-            chosen = _section(section, size, seed, steps)
-            train = ShardWindows(shards, "train", chosen.resident_shards, size)
-            run = out / name
-            best = fit(chosen, train, held, run, facts=facts, warm_start=warm_start, **common)
-            drafter = read_checkpoint(best)
-            taken = int(drafter.info.training["steps"])
-            yield _point(measured(run / MEASURES_FILE, drafter), size, seed, start, taken)
+    for (size, seed), name in names.items():
+        fitting(name)
+        chosen = _section(section, size, seed, steps)
+        train = ShardWindows(shards, "train", chosen.resident_shards, size)
+        run = out / name
+        best = fit(chosen, train, held, run, facts=facts, warm_start=warm_start, **common)
+        drafter = read_checkpoint(best)
+        taken = int(drafter.info.training["steps"])
+        yield _point(measured(run / MEASURES_FILE, drafter), size, seed, start, taken)
+
+
+def _check_steps(out: Path, names: Iterable[str], steps: int) -> None:
+    """Raise SpotError where a fit in `out` is of another number of steps."""
+    for name in names:
+        file = out / name / RUN_FILE
+        known = read_json(file)["fit"].get("decay_steps") if file.exists() else steps
+        if known != steps:
+            raise SpotError(
+                f"{out} holds fits of {known} steps, now --steps is {steps}; choose another --out or --steps {known}"
+            )
 
 
 def _section(section: FitSection, size: int, seed: int, steps: int) -> FitSection:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spot_train.cli_options import JsonOption, RecipeArgument, SetOption
+from spot_train.cli_options import CacheOption, JsonOption, RecipeArgument, SetDataOption, SetOption, shards_to_fit
 
 if TYPE_CHECKING:
     from spot_train.fit.learning_curve import Point
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def learning_curve(
     recipe: RecipeArgument,
-    data: Annotated[Path, typer.Option("--data", help="Folder of shards that collect wrote.", show_default=False)],
+    data: SetDataOption,
     out: Annotated[Path, typer.Option(help="Folder of the fits; resumed if it has some.", show_default=False)],
     trajectories: Annotated[
         list[int] | None,
@@ -29,6 +29,7 @@ def learning_curve(
     warm_start: Annotated[
         str | None, typer.Option(help="Exported drafter that every fit starts from.", show_default=False)
     ] = None,
+    cache: CacheOption = None,
     as_json: JsonOption = False,
     set_: SetOption = None,
 ) -> None:
@@ -37,11 +38,10 @@ def learning_curve(
     from spot_train.fit.learning_curve import as_rows, sizes_of
     from spot_train.fit.learning_curve import learning_curve as run
     from spot_train.recipe.recipe import recipe_from_flags, resolve_path
-    from spot_train.shards.store import open_shards
 
     section = recipe_from_flags(recipe, set_).fit
     start = None if warm_start is None else load_drafter(resolve_path(warm_start, Path.cwd()))
-    shards = open_shards(data)
+    shards = shards_to_fit(data, cache, out)
     points = list(
         run(
             section,

@@ -1,5 +1,4 @@
-"""What a training run writes down: metrics.csv, last.ckpt, best.ckpt and, where max_steps ends it inside an epoch,
-stopped.ckpt. Each is whole or not there at all.
+"""What a training run writes down: metrics.csv, last.ckpt and best.ckpt. Each is whole or not there at all.
 
 Rows and running sums travel inside the checkpoint, so a run that was killed and resumed leaves the same files as one
 that was not. Replays held-out trajectories after every epoch. Knows nothing about the loss.
@@ -10,7 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from spot_infer.drafters import ChainDrafter, OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule
 from spot_train.fit.module import OrderModule
+from spot_train.fit.step_windows import StepWindows
 from spot_train.output_lock import Interrupted, PendingSignal
 from spot_train.replay.replay import mean_reduction, replay
 from spot_train.trajectory import Trajectory
@@ -32,7 +34,9 @@ from spot_train.trajectory import Trajectory
 METRICS_FILE = "metrics.csv"
 LAST_FILE = "last.ckpt"
 BEST_FILE = "best.ckpt"
-STOPPED_FILE = "stopped.ckpt"
+EPOCH_FILE = "best-epoch.ckpt"
+"""The best of whole epochs, where max_steps ended the run inside one and that end is better: a longer run goes on with
+it as if it had never stopped."""
 MONITOR = "heldout/loss"
 BUDGETS = (8, 20)
 SAVE_EVERY_STEPS = 100
@@ -51,13 +55,11 @@ class AtomicCheckpoints(TorchCheckpointIO):
 
 
 class HeldoutReplay:
-    """NFE reduction of the model and of the untrained chain on `trajectories`, at each of `BUDGETS`."""
+    """NFE reduction of the model and of the untrained chain on the first `count` trajectories of `heldout`, at each of
+    `BUDGETS`."""
 
-    def __init__(self, trajectories: Sequence[Trajectory], rule: CommitRule, temperature: float) -> None:
-        self.trajectories = trajectories
-        self.temperature = temperature
-        chain = ChainDrafter(rule)
-        self.chain = {f"chain/reduction_d{budget}": self._reduction(chain, budget) for budget in BUDGETS}
+    def __init__(self, heldout: StepWindows, count: int, rule: CommitRule, temperature: float) -> None:
+        self.heldout, self.count, self.rule, self.temperature = heldout, count, rule, temperature
 
     def __call__(self, module: OrderModule) -> Row:
         if not self.trajectories:
@@ -66,6 +68,15 @@ class HeldoutReplay:
         reductions: Row = {f"replay/reduction_d{budget}": self._reduction(drafter, budget) for budget in BUDGETS}
         module.model.train()
         return {**reductions, **self.chain}
+
+    @cached_property
+    def trajectories(self) -> list[Trajectory]:
+        return self.heldout.first(self.count)
+
+    @cached_property
+    def chain(self) -> Row:
+        chain = ChainDrafter(self.rule)
+        return {f"chain/reduction_d{budget}": self._reduction(chain, budget) for budget in BUDGETS}
 
     def _reduction(self, drafter: ChainDrafter | OrderDrafter, budget: int) -> float:
         return mean_reduction(replay(drafter, self.trajectories, budget, temperature=self.temperature))
@@ -118,13 +129,13 @@ class FitRecord(Callback):
         if trainer.fit_loop.epoch_loop.batch_progress.current.ready < int(trainer.num_training_batches):
             return
         assert isinstance(pl_module, OrderModule)
-        self.add_row(trainer, pl_module, BEST_FILE)
+        self.add_row(trainer, pl_module)
         self.loss_sum, self.loss_count = 0.0, 0
         self.complete = bool(trainer.should_stop) or trainer.current_epoch + 1 == trainer.max_epochs
         trainer.save_checkpoint(self.out / LAST_FILE)
 
-    def add_row(self, trainer: lightning.Trainer, module: OrderModule, file: str) -> None:
-        """Measure, write the row, and save the checkpoint as `file` if it is the best so far."""
+    def add_row(self, trainer: lightning.Trainer, module: OrderModule, inside: bool = False) -> None:
+        """Measure, write the row, and save the checkpoint if it is the best so far. inside: not at an epoch's end."""
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if "/" in name}
         row: Row = {"epoch": trainer.current_epoch, "step": trainer.global_step}
         row["train/loss"] = self.loss_sum / max(self.loss_count, 1)
@@ -137,7 +148,16 @@ class FitRecord(Callback):
             write_rows(self.out / METRICS_FILE, self.rows)
             log(trainer, {name: float(value) for name, value in row.items()}, int(row["step"]))
         if best is None or row[MONITOR] < best[MONITOR]:
-            trainer.save_checkpoint(self.out / file)
+            if inside and best is not None and trainer.is_global_zero:
+                os.replace(self.out / BEST_FILE, self.out / EPOCH_FILE)
+            trainer.save_checkpoint(self.out / BEST_FILE)
+
+    def go_on(self) -> None:
+        """Forget the row and the checkpoint of an end inside an epoch; to be asked before training goes on."""
+        if (self.out / EPOCH_FILE).exists():
+            os.replace(self.out / EPOCH_FILE, self.out / BEST_FILE)
+        elif not self.rows:
+            (self.out / BEST_FILE).unlink(missing_ok=True)
 
 
 def log(trainer: lightning.Trainer, values: dict[str, float], step: int) -> None:

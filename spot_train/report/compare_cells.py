@@ -37,6 +37,42 @@ class Curves:
     reference: tuple[float, str] | None = None
 
 
+@dataclass(frozen=True)
+class Bars:
+    """How pools become bars: a bar each `line`, `y` high, over the category that `category` names."""
+
+    x_label: str
+    y_label: str
+    category: Name
+    y: Callable[[Pooled], float]
+    line: Name
+    style: Mapping[str, int] = field(default_factory=dict)
+
+    def plot(self, name: str, title: str, pools: Sequence[Pooled], shown: Mapping[str, str], highest: float) -> Plot:
+        """One plot of `pools`. shown: the categories in order, and what stands below each; highest: the axis' last
+        bar."""
+        places = {category: float(place) for place, category in enumerate(shown)}
+        series = tuple(
+            Series(
+                label,
+                tuple(places[self.category(one)] for one in same),
+                tuple(self.y(one) for one in same),
+                style=self.style.get(label),
+            )
+            for label, same in grouped(pools, self.line).items()
+        )
+        return Plot(
+            name=name,
+            title=title,
+            kind="bars",
+            x_label=self.x_label,
+            y_label=self.y_label,
+            series=series,
+            categories=tuple(shown.values()),
+            y_range=(0.0, 1.05 * highest),
+        )
+
+
 def in_order(pools: Iterable[Pooled]) -> list[Pooled]:
     """By method, untrained ones first and oracles last; within a method by budget, then by setting, so that settings
     stand in one order whichever was measured first."""

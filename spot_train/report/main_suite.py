@@ -21,6 +21,7 @@ from spot_train.report.cells import (
     variant_namer,
 )
 from spot_train.report.compare_cells import (
+    Bars,
     Content,
     Curves,
     Name,
@@ -30,7 +31,7 @@ from spot_train.report.compare_cells import (
     plots_by_setting,
     tables_by_setting,
 )
-from spot_train.report.document import Plot, Series, Table
+from spot_train.report.document import Plot, Table
 from spot_train.report.scope import setting_title
 from spot_train.report.tables import Layout, Measure, lay_out
 from spot_train.results import Cell
@@ -116,28 +117,20 @@ def oracle(cells: Sequence[Cell]) -> Content:
 def _ceilings(drafted: Sequence[Pooled], name: Name) -> list[Plot]:
     """Bars a method, one a budget, a plot each setting and rule."""
     cells = [one.first for one in drafted]
+    bars = Bars(
+        x_label="method",
+        y_label="reduction of target forwards (draft-free = 1x)",
+        category=name,
+        y=lambda one: one.reduction,
+        line=lambda one: f"D {one.first.budget}",
+    )
+    highest = max((one.reduction for one in drafted), default=0.0)
     plots: list[Plot] = []
     for same in grouped(drafted, lambda one: (setting(one.first), rule_name(one.first.rule))).values():
-        methods = list(dict.fromkeys(map(name, same)))
-        budgets = sorted(grouped(same, lambda one: one.first.budget).items())
-        series = tuple(
-            Series(
-                f"D {budget}", tuple(float(methods.index(name(one))) for one in of), tuple(one.reduction for one in of)
-            )
-            for budget, of in budgets
-        )
-        plots.append(
-            Plot(
-                name=f"oracle-{len(plots) + 1}",
-                title=f"{setting_title(same[0].first, cells)}, rule {rule_name(same[0].first.rule)}",
-                kind="bars",
-                x_label="method",
-                y_label="reduction of target forwards (draft-free = 1x)",
-                series=series,
-                categories=tuple(methods),
-                y_range=(0.0, 1.05 * max(one.reduction for one in drafted)),
-            )
-        )
+        methods = {name(one): name(one) for one in same}
+        title = f"{setting_title(same[0].first, cells)}, rule {rule_name(same[0].first.rule)}"
+        ascending = sorted(same, key=lambda one: one.first.budget)
+        plots.append(bars.plot(f"oracle-{len(plots) + 1}", title, ascending, methods, highest))
     return plots
 
 

@@ -18,8 +18,8 @@ from spot_train.report.cells import (
     styles,
     variant_namer,
 )
-from spot_train.report.compare_cells import Content, Name, tables_by_setting
-from spot_train.report.document import Plot, Series, Table
+from spot_train.report.compare_cells import Bars, Content, Name, tables_by_setting
+from spot_train.report.document import Plot, Table
 from spot_train.report.scope import setting_title
 from spot_train.report.tables import Layout, Measure
 from spot_train.results import Cell
@@ -76,35 +76,23 @@ def _solved(family: str) -> Name:
 def _pictures(pools: Sequence[Pooled], name: Name) -> list[Plot]:
     """Bars a resolution, one a method, a plot each setting and budget; a resolution's name says what it solves."""
     cells = [one.first for one in pools]
-    style = styles(pools, name)
+    bars = Bars(
+        x_label="resolution of the commit rule",
+        y_label="target forwards a prompt",
+        category=lambda one: rule_name(one.first.rule),
+        y=lambda one: one.nfe,
+        line=name,
+        style=styles(pools, name),
+    )
     plots: list[Plot] = []
     for same in grouped(pools, lambda one: setting(one.first)).values():
-        widths = {rule_name(one.first.rule): _width(one) for one in same}
-        names = sorted(widths, key=lambda one: widths[one])
         solved = {rule_name(one.first.rule): one.mean("accuracy") for one in same if not _drafts(one)}
+        ordered = [rule_name(one.first.rule) for one in sorted(same, key=_width)]
+        shown = {one: _category(one, solved.get(one)) for one in ordered}
         for budget in sorted({one.first.budget for one in same if _drafts(one)}):
-            shown = [one for one in same if one.first.budget in (0, budget)]
-            series = tuple(
-                Series(
-                    label,
-                    tuple(float(names.index(rule_name(one.first.rule))) for one in members),
-                    tuple(one.nfe for one in members),
-                    style=style[label],
-                )
-                for label, members in grouped(shown, name).items()
-            )
-            plots.append(
-                Plot(
-                    name=f"rule-{len(plots) + 1}",
-                    title=f"{setting_title(same[0].first, cells)}, D {budget}",
-                    kind="bars",
-                    x_label="resolution of the commit rule",
-                    y_label="target forwards a prompt",
-                    series=series,
-                    categories=tuple(_category(one, solved.get(one)) for one in names),
-                    y_range=(0.0, 1.05 * max(one.nfe for one in same)),
-                )
-            )
+            title = f"{setting_title(same[0].first, cells)}, D {budget}"
+            members = [one for one in same if one.first.budget in (0, budget)]
+            plots.append(bars.plot(f"rule-{len(plots) + 1}", title, members, shown, max(one.nfe for one in same)))
     return plots
 
 

@@ -65,9 +65,9 @@ def copy(
     target: Annotated[str, typer.Argument(help="Folder or URL of the copy; may hold a part.", show_default=False)],
 ) -> None:
     """Copy finished shards between disks and object stores; every file is checked, what is there already is kept."""
-    from spot_train.shards.copy import copy_set
+    from spot_train.shards.copy import copy_set, lasting
 
-    typer.echo(copy_set(source, target).sentence())
+    typer.echo(copy_set(lasting(source), lasting(target)).sentence())
 
 
 @shards_app.command()

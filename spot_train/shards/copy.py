@@ -86,18 +86,23 @@ class Place:
         """The folder's lock; stores have none."""
         return nullcontext() if self.local is None else output_lock(self.local)
 
+    def is_same(self, other: Place) -> bool:
+        """Whether both are one place, under whatever name."""
+        if self.local is not None and other.local is not None:
+            return self.local.resolve() == other.local.resolve()
+        return (type(self.files), self.root) == (type(other.files), other.root)
+
 
 def copy_set(source: str, target: str) -> Copied:
     """Copy every shard that the manifest at `source` lists, then the manifest. What `target` has of the set stays.
 
     One file at a time is in memory. Raises SpotError where there is no set, a file differs from its checksum, or
-    `target` holds another set.
+    `target` is the set itself or holds another.
     """
     here, there = Place(source), Place(target)
-    data = here.read(MANIFEST)
-    if data is None:
-        raise SpotError(f"{source} has no {MANIFEST}; give the --out of a `spot-train collect` run, or a copy of it")
-    manifest = parse_manifest(data, f"{source}/{MANIFEST}")
+    if here.is_same(there):
+        raise SpotError(f"{target} is the set itself; give another place for the copy")
+    data, manifest = read_manifest(here)
     copied = size = 0
     with there.alone():
         _refuse_another(there, manifest)
@@ -107,6 +112,21 @@ def copy_set(source: str, target: str) -> Copied:
             size += moved or 0
         there.write(MANIFEST, data)
     return Copied(target, len(manifest["shards"]), copied, size)
+
+
+def lasting(name: str) -> str:
+    """The name of a place that a command may be given. Raises SpotError for one that ends with the command."""
+    if name.startswith("memory://"):
+        raise SpotError(f"{name} lies in this command's own memory, which ends with it; give a folder or a store's URL")
+    return name
+
+
+def read_manifest(here: Place) -> tuple[bytes, dict[str, Any]]:
+    """A set's manifest, as bytes and parsed. Raises SpotError where there is none."""
+    data = here.read(MANIFEST)
+    if data is None:
+        raise SpotError(f"{here.name} has no {MANIFEST}; give the --out of a `spot-train collect` run, or a copy of it")
+    return data, parse_manifest(data, f"{here.name}/{MANIFEST}")
 
 
 def _refuse_another(there: Place, manifest: dict[str, Any]) -> None:
