@@ -27,7 +27,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "per_level": {"scorer": "per_level", "depths_per_state": 2, "features": "v1"},
     "one_call": {"scorer": "one_call", "depths_per_state": "all", "features": "v2"},
 }
-GROUPS = 6
+GROUPS = 10
 LEAST_SHARE = 0.3
 
 Shape = tuple[int, int, int]

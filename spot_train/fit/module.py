@@ -43,10 +43,6 @@ class OrderModule(lightning.LightningModule):
         """log q float32 [Q, m], -inf at taken and padded slots."""
         return torch.log_softmax(self.model(*batch.asked).float(), dim=-1)
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """As Lightning does, without looking through everything that a batch might hold."""
-        return Batch(*(tensor.to(device, non_blocking=True) for tensor in batch))
-
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         losses = -self.log_q(batch).gather(1, batch.label[:, None]).squeeze(1)
         return (losses * batch.weight).sum()
