@@ -67,10 +67,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "pools")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--train", type=int, default=ROWS["train"], help="training rows; more begin with the same ones")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
-        pool = make_pool(split, ROWS[split], args.seed)
+        pool = make_pool(split, args.train if split == "train" else ROWS[split], args.seed)
         write_pool(args.out / f"{split}.jsonl", pool)
         print(f"{split}: {len(pool)} rows")
 
