@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 MOST_LAID_OUT = 1 << 19
-"""Most numbers a head's forward lays out at once for what slots tell one another: more would leave the caches."""
+"""Most numbers a head's forward lays out at once on a CPU for what slots tell one another: more would leave its
+caches."""
 
 
 class SetHead(nn.Module):
@@ -60,7 +61,8 @@ class SetHead(nn.Module):
 
     def _tables_at_once(self, slot: Tensor) -> int:
         """How many tables of `slot` [S, m] are laid out, slot by slot, at once."""
-        return max(MOST_LAID_OUT // (slot.shape[1] ** 2 * self.hidden), 1)
+        most = MOST_LAID_OUT // (slot.shape[1] ** 2 * self.hidden) if slot.device.type == "cpu" else len(slot)
+        return max(most, 1)
 
 
 def _places(of: Tensor, tables: int) -> tuple[Tensor, int]:
