@@ -117,7 +117,7 @@ class Pace(Account):
 
     def drafts(self) -> bool:
         """Whether the next round is worth asking the drafter. After one that was not, it is asked again in 1, 3, 7, ...
-        rounds, while all the time lost, the request's and its run's, stays below 2% of draft-free decoding's."""
+        rounds, while all the time that the run lost stays below 2% of draft-free decoding's."""
         stake = -_STAKE * self.curve.cost(1)
         if not (self.run.affords(stake) and self.affords(stake)):
             return False
@@ -125,7 +125,7 @@ class Pace(Account):
             return _best_gain(self.curve, self.rate) > self.rate * _least_spent(self.curve)
         if self.gain > self.rate * self.spent or not self.spent:
             return True
-        return self.wait <= 0 and self.run.affords(self.spent) and self.affords(self.spent)
+        return self.wait <= 0 and self.run.affords(self.spent)
 
     def passed(self, commits: int, cost: float) -> None:
         """Note a round that was not drafted."""
@@ -188,8 +188,8 @@ def _least_spent(curve: CostCurve) -> float:
 
 
 def writes_apart(curve: CostCurve, rows: int) -> bool:
-    """Whether a finished block is cheaper written in a forward of its own than in the next block's opening, where none
-    of the `rows` of the forward drafts: a second replica in one of them is one more in each."""
+    """Whether a finished block is cheaper written in a forward of its own than in the next block's opening, in a
+    forward of `rows` none of which drafts: a second replica in one of them is one more in each."""
     return curve.cost(2 * rows) - curve.cost(rows) > curve.cost(rows) / rows
 
 

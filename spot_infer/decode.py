@@ -4,8 +4,9 @@ Rows of a batch are at different blocks and phases in one forward. A block opens
 table yet), a request's first one in the forward that encodes its prompt if boundaries are seamless, and goes on in
 drafted rounds. A drafted state may finish the block and run on into the next one; accepting it makes the finished
 block's keys and values, which the same forward computed, cache. A block that the target finished itself is written in a
-forward of its own or, unless boundaries are separate, in the next block's first; a row's last block is not. Accepted
-steps are applied one at a time, so a row ends at the same commit as draft-free.
+forward of its own or, unless boundaries are separate, in the next block's first (where drafts have to pay and none
+does, in the cheaper of the two); a row's last block is not. Accepted steps are applied one at a time, so a row ends at
+the same commit as draft-free.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ def _forward(
 ) -> Forward:
     """One target forward over every row's root and drafted states, or its finished block to be written."""
     ahead = looks_ahead(drafter) and settings.budget > 0
-    apart = settings.curve is not None and writes_apart(settings.curve, len(rows))
+    apart = settings.curve is not None and not any(graphs) and writes_apart(settings.curve, len(rows))
     laid = [
         lay_out_write(row.unwritten)
         if row.unwritten and (settings.boundary == "separate" or (apart and row.resting))

@@ -16,7 +16,8 @@ from spot_infer.transition import CommitRule, Sampling
 
 FinishReason = Literal["stop", "length"]
 Boundary = Literal["auto", "seamless", "fused", "separate"]
-"""`separate` spends a forward on writing a finished block to the cache, `fused` writes it in the next block's first;
+"""`separate` spends a forward on writing a finished block to the cache, `fused` writes it in the next block's first
+(under a cost curve an undrafted row of a batch writes apart where that is cheaper);
 `seamless` also opens a request's first block in the forward that encodes its prompt. `auto` is `seamless` where
 something is drafted and the prefix cache is exact, else `separate`."""
 Verifier = Literal["coupled", "uncoupled", "greedy", "rejection"]

@@ -52,16 +52,16 @@ class SetHead(nn.Module):
     def _scores(self, codes: Tensor, slot: Tensor, filled: Tensor) -> Tensor:
         """Scores [S, k, m], not yet sharpened, of k states of each table: codes [S, m, ...], slot [S, m], filled
         [S, k, m] of zeros and ones."""
-        tables, slots = slot.shape
         base, gate, message, prior = codes.split((*(3 * [self.hidden]), 1), dim=-1)
         offset = functional.embedding(slot[:, :, None] - slot[:, None] + self.block_length - 1, self.offset)
         told = torch.addcmul(offset, gate[:, None], message[:, :, None])  # [S, filled slot, slot, hidden]
-        hears = torch.baddbmm(base.reshape(tables, 1, -1), filled, told.flatten(2)).unflatten(2, (slots, -1))
+        hears = torch.baddbmm(base.flatten(1)[:, None], filled, told.flatten(2)).unflatten(2, (slot.shape[1], -1))
         return self.out(functional.relu(hears)).squeeze(-1) + prior.transpose(1, 2)
 
     def _tables_at_once(self, slot: Tensor) -> int:
         """How many tables of `slot` [S, m] are laid out, slot by slot, at once."""
-        most = MOST_LAID_OUT // (slot.shape[1] ** 2 * self.hidden) if slot.device.type == "cpu" else len(slot)
+        numbers = max(slot.shape[1] ** 2 * self.hidden, 1)
+        most = MOST_LAID_OUT // numbers if slot.device.type == "cpu" else len(slot)
         return max(most, 1)
 
 

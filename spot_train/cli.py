@@ -106,6 +106,7 @@ def fit(
     from spot_train.fit.fit import fit as run
     from spot_train.fit.step_windows import ShardWindows
     from spot_train.provenance import append_provenance
+    from spot_train.shards.fetch import without_secrets
 
     checkpoint = run(
         values.fit,
@@ -119,7 +120,7 @@ def fit(
         warm_start=start,
     )
     if first_rank():
-        append_provenance(out, {"command": "fit", "data": data, "checkpoint": checkpoint.name})
+        append_provenance(out, {"command": "fit", "data": without_secrets(data), "checkpoint": checkpoint.name})
         typer.echo(f"checkpoint: {checkpoint}")
 
 

@@ -147,7 +147,7 @@ def _acquire(folder: Path, name: str, shared: bool, take_over: str | None) -> tu
     file, made = folder / LOCK, False
     patience = time.monotonic() + _GAP_S
     while True:
-        made = _make(folder) or made
+        made = make_folder(folder) or made
         descriptor = _open(file)
         if _locked(descriptor, fcntl.LOCK_EX):
             if _same_file(descriptor, file):
@@ -170,8 +170,8 @@ def _acquire(folder: Path, name: str, shared: bool, take_over: str | None) -> tu
         time.sleep(_POLL_S)
 
 
-def _make(folder: Path) -> bool:
-    """Make the folder; returns whether there was none."""
+def make_folder(folder: Path) -> bool:
+    """Make the folder; returns whether there was none. Raises SpotError where it can't be."""
     if folder.is_dir():
         return False
     try:

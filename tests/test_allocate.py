@@ -187,6 +187,25 @@ def test_a_request_begins_with_what_its_run_knows() -> None:
         assert Pace(load_curve("cpu-core"), run).drafts() is drafts
 
 
+def test_a_run_of_short_requests_tries_again_once_it_can_afford_it() -> None:
+    """The first request's drafts were never right, every later one's are; none of them could afford a draft alone."""
+    curve = CostCurve("flat", (1, 40), (1.0, 1.0), "c1", drafter=DrafterCost(0.8, 0.0, 0.0))
+    run, forwards = Experience(), []
+    for number in range(8):
+        pace, left, rounds = Pace(curve, run), 32, 0
+        while left:
+            graph = DraftGraph()
+            graph.add(0, frozenset((Commit(0, 1),)), 0.1 if number == 0 else 1.0)
+            for slot in range(1, min(left - 1, L)):
+                graph.add(slot, frozenset((Commit(slot, 1),)), 0.1 if number == 0 else 1.0)
+            accepted = len(graph) if number and pace.drafts() else 0
+            drafted = bool(accepted) or (number == 0 and pace.drafts())
+            settle([pace], [Passed(1 + len(graph) * drafted, 1 + accepted, graph if drafted else None, accepted)])
+            left, rounds = max(left - 1 - accepted, 0), rounds + 1
+        forwards.append(rounds)
+    assert forwards[0] == 32 and forwards[-1] < 8
+
+
 def test_a_finished_block_is_written_with_the_next_opening_where_replicas_are_cheap() -> None:
     line = CostCurve("line", (1, 2), (1.0, 1.3), "c1")
     assert not writes_apart(line, 1) and writes_apart(line, 8)

@@ -125,5 +125,7 @@ def test_a_drafter_beside_itself_shares_every_error() -> None:
 def test_drafters_of_other_depths_are_compared_where_depths_are_named() -> None:
     with pytest.raises(SpotError, match="depths 3 and 2"):
         errors(drafter(), recorded(), beside=drafter(d_max=2))
-    found = errors(drafter(), recorded(), beside=drafter(d_max=2), depths=(0, 2))
+    with pytest.raises(SpotError, match="depth 3 is beyond 2"):
+        errors(drafter(), recorded(), beside=drafter(d_max=2), depths=(3,))
+    found = errors(drafter(), recorded(), beside=drafter(d_max=2), depths=(2, 0, 2))
     assert set(found["scopes"]["all"]["by_depth"]) == {"0", "2"}

@@ -124,6 +124,11 @@ def errors(
     rule = rule or drafter.model.config.rule
     recorded = [one for one in trajectories if len(one)]
     steps = laid_out_for(drafter, recorded)
+    deepest = min(one.model.config.d_max for one in (drafter, beside) if one is not None)
+    if depths is not None:
+        depths = sorted(set(depths))
+        if depths[-1] > deepest:
+            raise SpotError(f"depth {depths[-1]} is beyond {deepest}, the largest trained; use depths up to it")
     if beside is not None:
         laid_out_for(beside, recorded[:1])
         if depths is None and beside.model.config.d_max != drafter.model.config.d_max:
@@ -202,8 +207,8 @@ def noise(commits: Commits) -> dict[str, Any]:
     deviation in log-odds: by deviation, and `equal`, the deviation at which they are the drafter's (None beyond the
     listed ones)."""
     rates = commits.noisy.mean(axis=0) if len(commits.depth) else np.zeros(len(NOISES))
-    missed = _mean(commits.missed) or 0.0
-    inside = rates[0] <= missed <= rates[-1]
+    missed = _mean(commits.missed)
+    inside = missed is not None and rates[0] < missed <= rates[-1]
     equal = float(np.exp(np.interp(missed, np.maximum.accumulate(rates), np.log(NOISES)))) if inside else None
     return {"errors": dict(zip(map(str, NOISES), rates.tolist(), strict=True)), "equal": equal}
 

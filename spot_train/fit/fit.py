@@ -42,7 +42,7 @@ from spot_train.fit.record import (
 )
 from spot_train.fit.step_windows import InMemory, ShardWindows, StepWindows, WindowFacts, spread_states
 from spot_train.fit.warm_start import check_start, start_from
-from spot_train.output_lock import deferred_signals
+from spot_train.output_lock import deferred_signals, make_folder
 from spot_train.recipe.recipe import FitSection
 from spot_train.trajectory import Trajectory
 
@@ -196,7 +196,7 @@ def _claim(folder: Path, section: FitSection, identity: dict[str, Any]) -> None:
     identity = json.loads(json.dumps({"fit": fields, **identity}))
     file = folder / RUN_FILE
     if not any((folder / name).exists() for name in (LAST_FILE, BEST_FILE, METRICS_FILE)):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         write_json(file, identity)
         return
     if not file.exists():

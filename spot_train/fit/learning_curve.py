@@ -22,6 +22,7 @@ from spot_train.fit.facts import drafter_facts
 from spot_train.fit.fit import RUN_FILE, fit, network, read_json
 from spot_train.fit.step_windows import ShardWindows
 from spot_train.fit.warm_start import check_start
+from spot_train.output_lock import make_folder
 from spot_train.provenance import weights_hash
 from spot_train.recipe.recipe import FitSection
 from spot_train.shards.store import ShardSet
@@ -79,7 +80,7 @@ def learning_curve(
     start = "cold" if warm_start is None else "warm"
     names = {(size, seed): f"{start}-{size:05d}-seed{seed}" for size in sizes for seed in seeds}
     _check_steps(out, names.values(), steps)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     heldout, held = list(shards.trajectories("heldout")), ShardWindows(shards, "heldout", section.resident_shards)
     common: dict[str, Any] = {"rule": shards.rule, "temperature": shards.sampling.temperature}
     facts = drafter_facts(shards)

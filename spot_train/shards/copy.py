@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from spot_infer.atomic import write_file
 from spot_infer.errors import SpotError
@@ -46,9 +47,12 @@ class Place:
         self.name = name
         path = name.removeprefix("file://")
         self.local = None if "://" in path else Path(path).expanduser()
+        if self.local is not None:
+            self.files, self.root = LocalFileSystem(), str(self.local.absolute())
+            return
         try:
-            self.files, root = fsspec.core.url_to_fs(name if self.local is None else str(self.local.absolute()))
-        except (ImportError, ValueError, OSError) as error:
+            self.files, root = fsspec.core.url_to_fs(name)
+        except Exception as error:  # whatever its protocol's library raises
             raise SpotError(
                 f"{name} can't be opened ({error}); install what its protocol needs or use another"
             ) from None
@@ -60,14 +64,14 @@ class Place:
             return bytes(self.files.cat_file(f"{self.root}/{file}"))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        except (OSError, ValueError) as error:
+        except Exception as error:  # whatever its protocol's library raises
             raise SpotError(f"{self.name}/{file} can't be read ({error}); check the place and your access") from error
 
     def size(self, file: str) -> int | None:
         """A file's bytes; None where there is none."""
         try:
             return int(self.files.size(f"{self.root}/{file}"))
-        except (OSError, ValueError, TypeError):
+        except Exception:  # whatever its protocol's library raises
             return None
 
     def write(self, file: str, data: bytes) -> None:
@@ -79,29 +83,29 @@ class Place:
             return
         try:
             self.files.pipe_file(f"{self.root}/{file}", data)
-        except (OSError, ValueError, NotImplementedError) as error:
+        except Exception as error:  # whatever its protocol's library raises
             raise SpotError(f"{self.name}/{file} can't be written ({error}); check your access") from error
 
     def alone(self) -> AbstractContextManager[Any]:
         """The folder's lock; stores have none."""
         return nullcontext() if self.local is None else output_lock(self.local)
 
-    def is_same(self, other: Place) -> bool:
-        """Whether both are one place, under whatever name."""
+    def holds(self, other: Place) -> bool:
+        """Whether `other` is this place, under whatever name, or lies in it."""
         if self.local is not None and other.local is not None:
-            return self.local.resolve() == other.local.resolve()
-        return (type(self.files), self.root) == (type(other.files), other.root)
+            return other.local.resolve().is_relative_to(self.local.resolve())
+        return self.files == other.files and f"{other.root}/".startswith(f"{self.root}/")
 
 
 def copy_set(source: str, target: str) -> Copied:
     """Copy every shard that the manifest at `source` lists, then the manifest. What `target` has of the set stays.
 
     One file at a time is in memory. Raises SpotError where there is no set, a file differs from its checksum, or
-    `target` is the set itself or holds another.
+    `target` is the set itself, lies in it or holds another.
     """
     here, there = Place(source), Place(target)
-    if here.is_same(there):
-        raise SpotError(f"{target} is the set itself; give another place for the copy")
+    if here.holds(there):
+        raise SpotError(f"{target} is the set itself or lies in it; give another place for the copy")
     data, manifest = read_manifest(here)
     copied = size = 0
     with there.alone():

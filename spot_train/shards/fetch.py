@@ -5,11 +5,13 @@ Knows nothing about who reads it."""
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-from spot_train.output_lock import only_one
+from spot_train.output_lock import make_folder, only_one
 from spot_train.shards.copy import Place, copy_set, read_manifest
+from spot_train.shards.store import MANIFEST
 
 LOCK = "fetch.lock"
 
@@ -17,18 +19,27 @@ LOCK = "fetch.lock"
 def fetch(data: str, cache: Path, say: Callable[[str], None] = lambda sentence: None) -> Path:
     """The folder with the set `data`: itself, or where `data` is a URL a folder in `cache`.
 
-    A set is copied once and checked as `copy_set` does; shards that were added since follow. Of several processes that
-    ask at once one copies and the others wait. `say` is told what is being copied. Raises SpotError where there is no
-    set, it can't be read, or the one in the cache has since become another.
+    A set is copied once, checked as `copy_set` does, and then stays as it is, since what was trained on it does: delete
+    the copy, or name another cache, to take on shards that were added. Of several processes that ask at once one copies
+    and the others wait. `say` is told what is being copied. Raises SpotError where there is no set, it can't be read,
+    or the cache is no folder.
     """
     place = Place(data)
     if place.local is not None:
         return place.local
-    read_manifest(place)
     digest = hashlib.sha256(data.encode()).hexdigest()[:8]
     folder = cache / f"{place.root.rsplit('/', 1)[-1]}-{digest}"
-    cache.mkdir(parents=True, exist_ok=True)
+    if (folder / MANIFEST).exists():
+        say(f"reading {folder}, a copy made earlier")
+        return folder
+    read_manifest(place)
+    make_folder(cache)
     with only_one(cache / LOCK):
-        say(f"copying what {folder} lacks of {data}")
+        say(f"copying what {folder} lacks of {without_secrets(data)}")
         copy_set(data, str(folder))
     return folder
+
+
+def without_secrets(url: str) -> str:
+    """A URL to write down: without user, password and query."""
+    return re.sub(r"(?<=://)[^/@]*@", "", url).split("?", 1)[0]
