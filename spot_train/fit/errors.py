@@ -208,8 +208,9 @@ def noise(commits: Commits) -> dict[str, Any]:
     listed ones)."""
     rates = commits.noisy.mean(axis=0) if len(commits.depth) else np.zeros(len(NOISES))
     missed = _mean(commits.missed)
-    inside = missed is not None and rates[0] < missed <= rates[-1]
-    equal = float(np.exp(np.interp(missed, np.maximum.accumulate(rates), np.log(NOISES)))) if inside else None
+    equal = None
+    if missed is not None and rates[0] < missed <= rates[-1]:
+        equal = float(np.exp(np.interp(missed, np.maximum.accumulate(rates), np.log(NOISES))))
     return {"errors": dict(zip(map(str, NOISES), rates.tolist(), strict=True)), "equal": equal}
 
 
