@@ -69,6 +69,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--train", type=int, default=ROWS["train"], help="training rows; more begin with the same ones")
     args = parser.parse_args()
+    if args.train < 1:
+        parser.error(f"--train is {args.train}; use at least 1 row")
     args.out.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
         pool = make_pool(split, args.train if split == "train" else ROWS[split], args.seed)

@@ -198,9 +198,9 @@ def test_a_run_of_short_requests_tries_again_once_it_can_afford_it() -> None:
             graph.add(0, frozenset((Commit(0, 1),)), 0.1 if number == 0 else 1.0)
             for slot in range(1, min(left - 1, L)):
                 graph.add(slot, frozenset((Commit(slot, 1),)), 0.1 if number == 0 else 1.0)
-            accepted = len(graph) if number and pace.drafts() else 0
-            drafted = bool(accepted) or (number == 0 and pace.drafts())
-            settle([pace], [Passed(1 + len(graph) * drafted, 1 + accepted, graph if drafted else None, accepted)])
+            asked = pace.drafts()
+            accepted = len(graph) if asked and number else 0
+            settle([pace], [Passed(1 + len(graph) * asked, 1 + accepted, graph if asked else None, accepted)])
             left, rounds = max(left - 1 - accepted, 0), rounds + 1
         forwards.append(rounds)
     assert forwards[0] == 32 and forwards[-1] < 8

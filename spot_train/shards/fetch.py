@@ -1,6 +1,7 @@
 """A recorded set at hand: a folder as it is, a set behind a URL as a verified copy in a cache folder.
 
-Knows nothing about who reads it."""
+Knows nothing about who reads it.
+"""
 
 from __future__ import annotations
 
