@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from spot_infer.changes import CHANGE_FEATURES, change_columns
+from spot_infer.logprob_levels import LEAST_LOGPROB
 from spot_infer.table import TOP_K, Tables
 from spot_infer.transition import CommitRule, ranking_values
 
@@ -24,7 +25,6 @@ TABLE_FEATURES = 2 * TOP_K + 8
 PATH_FEATURES = 2
 RANK_COLUMN = 2 * TOP_K + 1
 LOG_ODDS_COLUMN = 2 * TOP_K
-LEAST_LOGPROB = -20.0
 MOST_LOG_ODDS = 32.0
 LOG_ODDS_SCALE = 16.0
 

@@ -1,7 +1,7 @@
-"""The stale table: the target's conditionals at the masked slots of one state, rounded once to the shards' dtypes.
+"""The stale table: the target's conditionals at the masked slots of one state, rounded once to what shards hold.
 
 Live drafters, training and replay all read tables made by `stale_table`, so none of them sees more precision than
-another. Log-odds keep float32: a float16 probability saturates at 1 - 2^-11 and loses the order of certain slots.
+another. Log-odds keep float32: rounded probabilities saturate and lose the order of certain slots.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spot_infer.logprob_levels import rounded
+
 TOP_K = 32
 
 
@@ -22,9 +24,9 @@ TOP_K = 32
 class StaleTable:
     """One state's table over its m masked slots, in ascending slot order.
 
-    slots uint8 [m]; top_logprob float16 [m, 32] and top_token int32 [m, 32], most probable first (-inf and -1 where
-    the vocabulary is smaller, forbidden tokens left out); log_odds float32 [m] of the best allowed token;
-    drawn_token int32 [m] and drawn_logprob float16 [m] at temperature > 0, else None.
+    slots uint8 [m]; top_logprob float16 [m, 32], rounded to `logprob_levels`, and top_token int32 [m, 32], most
+    probable first (-inf and -1 where the vocabulary is smaller, forbidden tokens left out); log_odds float32 [m] of the
+    best allowed token; drawn_token int32 [m] and drawn_logprob float16 [m] at temperature > 0, else None.
     """
 
     slots: NDArray[np.uint8]
@@ -90,9 +92,10 @@ def stale_table(
     logprob = logits.index_fill(-1, forbidden_ids, -torch.inf).gather(-1, order) - log_normaliser[:, None]
     token = torch.where(torch.isfinite(logprob), order, -1)
     pad = (0, TOP_K - width)
+    padded = torch.nn.functional.pad(logprob, pad, value=-torch.inf)
     return StaleTable(
         slots=slots.to(torch.uint8).cpu().numpy(),
-        top_logprob=torch.nn.functional.pad(logprob, pad, value=-torch.inf).to(torch.float16).cpu().numpy(),
+        top_logprob=rounded(padded.to(torch.float16).cpu().numpy()),
         top_token=torch.nn.functional.pad(token, pad, value=-1).to(torch.int32).cpu().numpy(),
         log_odds=log_odds.to(torch.float32).cpu().numpy(),
         drawn_token=None if drawn is None else drawn[0].to(torch.int32).cpu().numpy(),

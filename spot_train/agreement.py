@@ -4,13 +4,14 @@ far tables moved before them. Knows nothing about what made the runs differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from spot_infer.divergence import Divergence, first_divergence
+from spot_infer.logprob_levels import ABSENT, from_levels, to_levels
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
 from spot_train.trajectory import Trajectory
@@ -25,7 +26,7 @@ _COARSE_TOLERANCE = 0.5
 class Agreement:
     """identical: of `prompts`, how many committed the same steps in the same order; steps: compared, up to each first
     divergence, that state included; flips: (prompt, first divergence) of each other one; log_odds_shift and
-    logprob_shift: largest changes over the compared states' tables, the latter beyond one unit of float16 rounding;
+    logprob_shift: largest changes over the compared states' tables, the latter beyond one level of their rounding;
     draws_moved: slots of those tables at which another token is drawn (temperature > 0)."""
 
     prompts: int
@@ -71,7 +72,7 @@ def agreement(
         steps += compared
         rows = int(one.step_start[compared])
         log_odds = max(log_odds, float(np.abs(one.log_odds[:rows] - two.log_odds[:rows]).max(initial=0.0)))
-        logprob = max(logprob, *_logprob_shifts(one, two, rows))
+        logprob = max(logprob, _logprob_shift(one, two, rows))
         if one.drawn_token is not None and two.drawn_token is not None:
             draws += int((one.drawn_token[:rows] != two.drawn_token[:rows]).sum())
         if flip is not None:
@@ -80,10 +81,9 @@ def agreement(
     return Agreement(len(requests), identical, steps, tuple(flips), log_odds, logprob, draws)
 
 
-def _logprob_shifts(one: Trajectory, two: Trajectory, rows: int) -> Iterator[float]:
-    """Largest change of the stored log probabilities less one unit in the last place, -inf against -inf left out."""
-    yield 0.0
-    left, right = (run.top_logprob[:rows].astype(np.float64) for run in (one, two))
-    both = np.isfinite(left) & np.isfinite(right)
-    unit = np.spacing(np.maximum(np.abs(left[both]), np.abs(right[both])).astype(np.float16)).astype(np.float64)
-    yield float(np.maximum(np.abs(left[both] - right[both]) - unit, 0.0).max(initial=0.0))
+def _logprob_shift(one: Trajectory, two: Trajectory, rows: int) -> float:
+    """Largest change of the tables' log probabilities less one level, absent tokens left out."""
+    levels = np.stack([to_levels(run.top_logprob[:rows]) for run in (one, two)])
+    nearer, farther = np.sort(levels[:, (levels != ABSENT).all(axis=0)].astype(np.int64), axis=0)
+    shift = from_levels(nearer).astype(np.float64) - from_levels(np.maximum(nearer, farther - 1))
+    return float(shift.max(initial=0.0))

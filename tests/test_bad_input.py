@@ -118,8 +118,8 @@ SHARDS: dict[str, tuple[Callable[[Path], object], str]] = {
         "attributes that don't match their checksum",
     ),
     "a future shard": (
-        lambda out: edit(first(out) / "zarr.json", b'"format_version": 1', b'"format_version": 9'),
-        "format version 9; this release reads version 1",
+        lambda out: edit(first(out) / "zarr.json", b'"format_version": 2', b'"format_version": 9'),
+        "format version 9; this release reads versions 1 and 2",
     ),
     "swapped shards": (
         lambda out: (shutil.rmtree(first(out)), shutil.copytree(out / shard_name(1), first(out))),

@@ -11,23 +11,19 @@ import pytest
 import zarr
 from collecting import LEASE, PROMPTS, collect_fake, folder_bytes, small_recipe, write_prompts
 from fake_trajectories import fake_trajectories
-from rich.console import Console
+from format_1 import reseal
 from test_shards import SHARED, assert_same, make_set, stored
 
-from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
-from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train.cli import run
 from spot_train.fit.fit import fit
 from spot_train.recipe.recipe import FitSection
 from spot_train.replay.replay import draft_free
-from spot_train.shards.files import StoredTrajectory, check_shard, read_shard, write_shard
+from spot_train.shards.files import check_shard, read_shard, write_shard
 from spot_train.shards.merge import merge
-from spot_train.shards.probability_study import ENCODINGS, study
 from spot_train.shards.report import describe, verify
 from spot_train.shards.sample import leftmost_share, sample
 from spot_train.shards.store import open_shards, shard_name, shard_paths, write_manifest
-from spot_train.shards.view import print_study
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -112,20 +108,10 @@ def test_arrays_that_match_their_checksums_but_not_the_schema(tmp_path: Path) ->
             group[name][...] = np.concatenate([starts[:1], starts[:0:-1]])
         else:
             group.create_array(name, data=np.zeros(group["log_odds"].shape, np.float16), overwrite=True)
-        items = list(read_shard(folder / shard_name(0)))
-        _reseal(shard, items)
+        reseal(shard)
         write_manifest(tmp_path / name, SHARED, {}, {}, 1, {shard_name(0): check_shard(shard)})
         (problem,) = verify([tmp_path / name]).problems
         assert expected in problem
-
-
-def _reseal(shard: Path, items: list[StoredTrajectory]) -> None:
-    """Give a tampered shard checksums of what it now holds."""
-    from spot_train.shards.files import _file_records, _listed, attributes_digest
-
-    group = zarr.open_group(shard, mode="r+")
-    full = {**dict(group.attrs), "files": _file_records(shard, _listed(shard))}
-    group.attrs.put({**full, "sha256": attributes_digest(full)})
 
 
 def test_merged_sets_hold_each_trajectory_once(halves: list[Path], tmp_path: Path) -> None:
@@ -266,13 +252,3 @@ def test_the_leftmost_share_counts_left_to_right_steps() -> None:
             hits += min(open_slots) in {commit.position for commit in one.step(step)}
         assert share == hits / len(one)
     assert stored(fake_trajectories()) and 0 < max(shares) <= 1
-
-
-def test_a_study_of_one_trajectory_knows_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    drafter = OrderDrafter(OrderModel(OrderModelConfig(8, d_model=16, heads=2, layers=1)))
-    rows = study(open_shards(make_set(tmp_path, shards=1)), drafter, (4,))
-    assert [row["trajectories"] for row in rows] == [1] * len(ENCODINGS)
-    assert rows[1]["nfe"]["D4"]["change_error"] is None
-    print_study(Console(), rows)
-    printed = capsys.readouterr().out
-    assert "float16 raw" in printed and "nan" not in printed and "±" not in printed

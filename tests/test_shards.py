@@ -108,7 +108,7 @@ def test_a_shard_is_an_ordinary_zarr_group(tmp_path: Path) -> None:
     folder = make_set(tmp_path / "set", 1)
     group = zarr.open_group(folder / shard_name(0), mode="r")
     assert group.metadata.zarr_format == 3
-    assert group["top_logprob"].dtype == np.float16
+    assert group["top_logprob"].dtype == np.uint8
     assert group["log_odds"].dtype == np.float32
     assert group.attrs["rule"] == CommitRule().to_dict()
     assert "sharding_indexed" in (folder / shard_name(0) / "slot" / "zarr.json").read_text()
@@ -208,8 +208,8 @@ def test_an_unlisted_shard_of_the_same_set_is_not_read(tmp_path: Path) -> None:
 def test_a_future_shard_is_refused_rather_than_repaired(tmp_path: Path) -> None:
     folder = make_set(tmp_path / "set", 1)
     file = folder / shard_name(0) / "zarr.json"
-    file.write_text(file.read_text().replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(SpotError, match="format version 2") as caught:
+    file.write_text(file.read_text().replace('"format_version": 2', '"format_version": 3'))
+    with pytest.raises(SpotError, match="format version 3") as caught:
         check_shard(folder / shard_name(0))
     assert not isinstance(caught.value, Damaged)
 

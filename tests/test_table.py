@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spot_infer.logprob_levels import rounded, to_levels
 from spot_infer.table import TOP_K, StaleTable, split_table, stale_table
 from spot_infer.transition import confidence
 
@@ -40,9 +41,22 @@ def test_candidates_are_the_best_allowed_tokens_with_unfiltered_probabilities(
         assert tokens[count:] == [-1] * (TOP_K - count)
         assert len(set(tokens[:count])) == count
         total = math.log(sum(math.exp(v) for v in z))
-        expected = np.array([z[t] - total for t in tokens[:count]], dtype=np.float64)
-        np.testing.assert_allclose(table.top_logprob[row, :count].astype(np.float64), expected, rtol=1.1e-3, atol=1e-5)
+        expected = np.sqrt(np.array([total - z[t] for t in tokens[:count]]).clip(0, 20) / 20) * 254
+        found = np.sqrt(table.top_logprob[row, :count].astype(np.float64) / -20) * 254
+        np.testing.assert_allclose(found, expected, rtol=0, atol=0.63)
+        assert np.diff(found).min(initial=0) >= 0
         assert np.isneginf(table.top_logprob[row, count:]).all()
+
+
+def test_every_float16_log_has_a_level_in_order_and_rounding_again_changes_nothing() -> None:
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    every = np.sort(every[~np.isnan(every) & (every <= 0)])[::-1]
+    levels = to_levels(every).astype(np.int64)
+    assert np.diff(levels).min() == 0 and set(levels) == set(range(256))
+    assert (levels[np.isneginf(every)] == 255).all() and (levels[np.isfinite(every)] < 255).all()
+    np.testing.assert_array_equal(rounded(rounded(every)), rounded(every))
+    shift = np.sqrt(every.clip(-20).astype(np.float64) / -20) * 254 - levels
+    assert np.abs(shift[np.isfinite(every)]).max() < 0.501
 
 
 def test_a_small_vocabulary_is_padded_with_no_token_and_no_mass() -> None:

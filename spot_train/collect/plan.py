@@ -85,7 +85,7 @@ def check_space(folder: Path, plan: Plan, margin_bytes: int) -> None:
 def _most_bytes(recipe: Recipe, spec: TargetSpec, prompt: Prompt) -> int:
     """Bytes of one trajectory, uncompressed and decoded to its limit, one commit a step."""
     length = spec.block_length
-    row = 1 + TOP_K * (2 + 4) + 4 + (6 if recipe.sampling.temperature > 0 else 0)
+    row = 1 + TOP_K * (1 + 4) + 4 + (6 if recipe.sampling.temperature > 0 else 0)
     step = 8 + 8 + 4 + 4 + 2
     end = len(prompt.prompt_ids) + recipe.collect.max_new_tokens
     total = 0

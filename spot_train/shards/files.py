@@ -15,16 +15,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 from zarr.core.buffer import Buffer
 from zarr.storage import MemoryStore
 
 from spot_infer.atomic import BeforeRename, new_folder
 from spot_infer.errors import SpotError
+from spot_infer.logprob_levels import from_levels, rounded, to_levels
 from spot_train.trajectory import Trajectory
 
 FORMAT = "spot-shard"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READ_VERSIONS = (1, 2)
 FINISH_REASONS = ("stop", "length")
 CHUNK_ROWS = 4096
 _ZSTD_LEVEL = 5
@@ -67,7 +70,8 @@ def write_shard(
     processes that write it at once the first one's stays.
 
     `attributes` must be JSON and hold `block_length`; counts, checksums and the format version are added. The same
-    arguments give the same bytes. Raises SpotError when the disk is full; nothing is left behind then.
+    arguments give the same bytes. Log probabilities that are no levels are rounded to them. Raises SpotError when the
+    disk is full; nothing is left behind then.
     """
     arrays = _arrays(stored, int(attributes["block_length"]))
     with new_folder(path, before_rename, replace=False) as folder:
@@ -107,10 +111,10 @@ def parse_attributes(data: bytes, shard: str) -> dict[str, Any]:
         digest = attributes["sha256"]
     except (ValueError, KeyError, TypeError):
         raise Damaged(f"shard {shard} has a damaged zarr.json; {REPAIR}") from None
-    if version != FORMAT_VERSION:
+    if version not in READ_VERSIONS:
         raise SpotError(
-            f"shard {shard} has format version {version}; this release reads version {FORMAT_VERSION}, use the "
-            "release that wrote it"
+            f"shard {shard} has format version {version}; this release reads versions "
+            f"{' and '.join(map(str, READ_VERSIONS))}, use the release that wrote it"
         )
     if digest != attributes_digest(attributes):
         raise Damaged(f"shard {shard} has attributes that don't match their checksum; {REPAIR}")
@@ -142,9 +146,10 @@ def check_file(data: bytes, shard: str, name: str, size: int, digest: str) -> No
 
 def read_shard(path: Path, heldout: bool | None = None) -> Iterator[StoredTrajectory]:
     """A shard's trajectories in order: all, or those held out or not. Checks every file first."""
-    check_shard(path)
+    version = check_shard(path)["format_version"]
     group = zarr.open_group(path, mode="r", zarr_format=3)
     arrays = {name: np.asarray(array[...]) for name, array in group.arrays()}
+    arrays["top_logprob"] = read_logprob(arrays["top_logprob"], version)
     for index, mark in enumerate(arrays["heldout"].tolist()):
         if heldout is None or mark == heldout:
             content_hash = arrays["content_hash"][index].tobytes().hex()
@@ -167,6 +172,26 @@ def read_keys(path: Path, drawn: bool) -> list[StoredKey]:
 def read_array(path: Path, name: str) -> np.ndarray:
     """One array of a shard, whole; nothing is verified."""
     return _read_array(zarr.open_group(path, mode="r", zarr_format=3), name)
+
+
+def stored_logprob(logprob: NDArray[np.float16]) -> NDArray[np.uint8]:
+    """`top_logprob` [M, 32] as a shard stores it."""
+    return differences(to_levels(logprob))
+
+
+def read_logprob(stored: np.ndarray, version: int) -> NDArray[np.float16]:
+    """`top_logprob` [M, 32] of a stored array; the float16 logs of version 1 are rounded as live tables are."""
+    return rounded(stored) if version == 1 else from_levels(sums(stored))
+
+
+def differences(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Each level less the one before it in its row, modulo 256: small numbers, since a row's levels ascend."""
+    return np.diff(levels, axis=1, prepend=np.uint8(0))
+
+
+def sums(stored: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The levels of `differences`."""
+    return np.cumsum(stored, axis=1, dtype=np.uint8)
 
 
 def array_bytes(name: str, array: np.ndarray) -> int:
@@ -217,6 +242,7 @@ def _arrays(stored: Sequence[StoredTrajectory], block_length: int) -> dict[str, 
     arrays = {name: np.concatenate([getattr(item, name) for item in items]) for name in slot_arrays}
     return {
         **arrays,
+        "top_logprob": stored_logprob(arrays["top_logprob"]),
         "step_start": _rebased([item.step_start for item in items]),
         "commit_start": _rebased([item.commit_start for item in items]),
         "commit_position": np.concatenate([item.commit_position for item in items]),

@@ -13,7 +13,7 @@ from typing import Any
 
 from spot_infer.errors import SpotError
 from spot_train.shards.files import StoredKey, read_attributes, read_keys
-from spot_train.shards.schema import SCHEMA, schema_problem
+from spot_train.shards.schema import SCHEMA, schema_of, schema_problem
 from spot_train.shards.store import MANIFEST, read_manifest, verify_shards
 
 COUNTS = ("trajectories", "heldout", "steps", "commits", "rows")
@@ -31,6 +31,7 @@ def describe(path: str | Path) -> dict[str, Any]:
     totals = dict.fromkeys(COUNTS, 0)
     array_bytes: Counter[str] = Counter()
     methods: Counter[str] = Counter()
+    versions: set[int] = set()
     size = nfe = 0
     for name in sorted(manifest["shards"]):
         attributes = read_attributes(folder / name)
@@ -40,6 +41,7 @@ def describe(path: str | Path) -> dict[str, Any]:
             array_bytes[file.split("/")[0]] += length
         size += sum(length for length, _ in attributes["files"].values()) + (folder / name / "zarr.json").stat().st_size
         nfe += attributes["lease"].get("nfe", 0)
+        versions.add(attributes["format_version"])
         methods[attributes["lease"].get("method", {}).get("name", "draft-free")] += 1
     return {
         "path": str(folder),
@@ -50,13 +52,22 @@ def describe(path: str | Path) -> dict[str, Any]:
         "nfe": nfe,
         "methods": dict(methods),
         "arrays": {
-            name: {"dtype": spec.dtype, "rows": spec.rows, "columns": spec.columns, "bytes": array_bytes[name]}
+            name: {
+                "dtype": _dtypes(name, versions),
+                "rows": spec.rows,
+                "columns": spec.columns,
+                "bytes": array_bytes[name],
+            }
             for name, spec in SCHEMA.items()
             if name in array_bytes
         },
         "attributes": manifest["attributes"],
         "prompts": manifest["prompts"],
     }
+
+
+def _dtypes(name: str, versions: set[int]) -> str:
+    return " or ".join(dict.fromkeys(schema_of(version)[name].dtype for version in sorted(versions)))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class ArraySpec(NamedTuple):
 
 SCHEMA = {
     "slot": ArraySpec("uint8", "rows"),
-    "top_logprob": ArraySpec("float16", "rows", 32),
+    "top_logprob": ArraySpec("uint8", "rows", 32),
     "top_token": ArraySpec("int32", "rows", 32),
     "log_odds": ArraySpec("float32", "rows"),
     "drawn_token": ArraySpec("int32", "rows"),
@@ -49,6 +49,11 @@ SCHEMA = {
 AT_TEMPERATURE = ("drawn_token", "drawn_logprob")
 
 
+def schema_of(version: int) -> Mapping[str, ArraySpec]:
+    """The arrays of a shard of format `version`."""
+    return SCHEMA if version > 1 else {**SCHEMA, "top_logprob": ArraySpec("float16", "rows", 32)}
+
+
 def schema_problem(path: Path, attributes: Mapping[str, Any]) -> str | None:
     """What is wrong with the arrays of the shard `path`, whose files match their checksums; None where all agree."""
     group = zarr.open_group(path, mode="r", zarr_format=3)
@@ -56,14 +61,15 @@ def schema_problem(path: Path, attributes: Mapping[str, Any]) -> str | None:
 
 
 def _differences(arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> Iterator[str]:
+    schema = schema_of(attributes["format_version"])
     optional = set(AT_TEMPERATURE) if not attributes["sampling"]["temperature"] else set()
-    missing = sorted(SCHEMA.keys() - optional - arrays.keys())
-    unknown = sorted(arrays.keys() - (SCHEMA.keys() - optional))
+    missing = sorted(schema.keys() - optional - arrays.keys())
+    unknown = sorted(arrays.keys() - (schema.keys() - optional))
     if missing or unknown:
         yield f"lacks {', '.join(missing)}" if missing else f"holds {', '.join(unknown)}, which this format does not"
         return
     for name, array in arrays.items():
-        spec = SCHEMA[name]
+        spec = schema[name]
         offsets = spec.offsets_into is not None
         length = array.shape[0] if spec.rows == "blocks" else attributes["counts"][spec.rows] + offsets
         width = attributes["block_length"] if spec.columns == "L" else spec.columns
@@ -71,7 +77,7 @@ def _differences(arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> It
         if (str(array.dtype), array.shape) != (spec.dtype, shape):
             yield f"has {name} as {array.dtype} {list(array.shape)}, expected {spec.dtype} {list(shape)}"
             return
-    for name, spec in SCHEMA.items():
+    for name, spec in schema.items():
         if spec.offsets_into is not None:
             starts = np.asarray(arrays[name][...])
             if starts[0] != 0 or starts[-1] != arrays[spec.offsets_into].shape[0] or (np.diff(starts) < 0).any():

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from spot_infer.features import stale_ranking
@@ -68,7 +69,7 @@ def float16_ranking(
     top_logprob: NDArray[np.float16], log_odds: NDArray[np.float32], rule: CommitRule
 ) -> NDArray[np.float64]:
     """Rank by the largest probability as float16 holds it, which saturates at 1 - 2^-11: near-certain slots tie."""
-    return np.exp(top_logprob[:, 0].astype(np.float64)).astype(np.float16).astype(np.float64)
+    return torch.from_numpy(log_odds.astype(np.float64)).sigmoid().numpy().astype(np.float16).astype(np.float64)
 
 
 def stale_coverage(trajectories: Sequence[Trajectory], before_stop: bool) -> list[list[float | None]]:
