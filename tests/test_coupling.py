@@ -86,11 +86,12 @@ def test_recorded_pairs_are_the_live_ones_cut_to_the_table() -> None:
     sampling = Sampling(1.3, top_k=20)
     trajectory = fake_trajectories(count=3)[2]
     request = Request(tuple(2 + (2 * k) % 30 for k in range(7)), 2)
+    # half a level moves a log probability x by sqrt(20 |x|) / 254, and so a probability at this temperature by 0.006
     live = list(live_pairs(target, request, steps_of(trajectory), sampling))
     recorded = list(recorded_pairs(trajectory, sampling))
     assert len(live) == len(recorded) > 10
     for one, other in zip(live, recorded, strict=True):
         width = len(other.stale)
-        np.testing.assert_allclose(one.stale[:width], other.stale, atol=2e-3)
-        np.testing.assert_allclose(one.fresh[:width], other.fresh, atol=2e-3)
-        np.testing.assert_allclose(one.proposal[:width], other.proposal, atol=2e-3)
+        np.testing.assert_allclose(one.stale[:width], other.stale, atol=6e-3)
+        np.testing.assert_allclose(one.fresh[:width], other.fresh, atol=6e-3)
+        np.testing.assert_allclose(one.proposal[:width], other.proposal, atol=6e-3)
