@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from collecting import PROMPTS, collect_fake, folder_bytes, write_prompts
+from collecting import LEASE, collect_fake, folder_bytes, write_prompts
 from format_1 import as_version_1
 from rich.console import Console
 from test_shards import assert_same
@@ -22,11 +22,13 @@ from spot_train.shards.report import describe, verify
 from spot_train.shards.store import open_shards, shard_name
 from spot_train.shards.view import print_study
 
+PROMPTS = LEASE + 1
+
 
 @pytest.fixture(scope="module")
 def new(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("formats")
-    collect_fake(write_prompts(place / "pool.jsonl"), place / "new")
+    collect_fake(write_prompts(place / "pool.jsonl", PROMPTS), place / "new")
     return place / "new"
 
 
