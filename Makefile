@@ -13,6 +13,7 @@ OTHER ?= builtin:data/tiny-llada2
 OTHER_DRAFTERS ?= builtin:data/tiny-llada2-drafter builtin:data/tiny-llada2-drafter-bf16
 SIBLING ?= data/tiny-sdar-b16
 GRAPHS ?= builtin:data/tiny-sdar-graphs/float32.json builtin:data/tiny-sdar-graphs/bfloat16.json
+TESTS ?= not slow and not figures
 BIN = $(VENV)/bin
 
 .PHONY: quickstart bench test slow figures lint clean
@@ -30,10 +31,10 @@ bench: $(VENV)/.train
 	$(BIN)/spot-train report $(BENCH_OUT) --out $(BENCH_OUT)/report
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "$(TESTS)"
 
-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -n 2 -m slow
+slow: TESTS = slow
+slow: test
 
 figures: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -s -m figures

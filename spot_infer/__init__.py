@@ -5,7 +5,9 @@ drafter = load_drafter("data/tiny-sdar-drafter-one-call")
 results = generate(target, ["..."], GenerationConfig(budget=8), drafter)
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from spot_infer.lazy import first_use
 
 if TYPE_CHECKING:
     from spot_infer.api import Delta, GenerationConfig, generate, rounds, stream
@@ -45,10 +47,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that `spot-infer --help` does not load torch."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'spot_infer' has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"spot_infer.{_HOMES[name]}"), name)
+__getattr__ = first_use(__name__, _HOMES)  # `spot-infer --help` does not load torch

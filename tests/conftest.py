@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -69,3 +70,17 @@ def whole(prompts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole")
     collect_fake(prompts, out)
     return out
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """fsync guards against power cuts, which no test makes: a killed process loses nothing that it wrote.
+    `test_atomic.py` checks what is synced before it is renamed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

