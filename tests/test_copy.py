@@ -95,13 +95,21 @@ def test_a_damaged_copy_is_made_whole(shards: Path, tmp_path: Path) -> None:
     assert folder_bytes(tmp_path / "copy") == folder_bytes(shards)
 
 
-def test_a_manifest_with_a_torn_record_is_damaged(shards: Path, tmp_path: Path) -> None:
+def test_a_manifest_with_a_torn_record_is_damaged_and_is_copied_again(
+    shards: Path, tmp_path: Path, store: fsspec.AbstractFileSystem
+) -> None:
     copy_set(str(shards), str(tmp_path / "copy"))
     manifest = json.loads((tmp_path / "copy" / MANIFEST).read_text())
     manifest["shards"]["part-00001.zarr"] = {}
     (tmp_path / "copy" / MANIFEST).write_text(json.dumps(manifest))
-    with pytest.raises(SpotError, match=r"manifest\.json is damaged"):
+    with pytest.raises(SpotError, match=r"manifest\.json is damaged; run `spot-train collect` again"):
         copy_set(str(tmp_path / "copy"), STORE)
+    store.pipe_file("/bucket/set/manifest.json", (tmp_path / "copy" / MANIFEST).read_bytes())
+    for read in (lambda: fetch(STORE, tmp_path / "cache"), lambda: copy_set(STORE, str(tmp_path / "back"))):
+        with pytest.raises(SpotError, match=r"manifest\.json is damaged; delete it there and copy the set there again"):
+            read()
+    assert copy_set(str(shards), str(tmp_path / "copy")).copied == 0
+    assert folder_bytes(tmp_path / "copy") == folder_bytes(shards)
 
 
 def test_another_set_is_not_written_over(shards: Path, tmp_path: Path) -> None:
@@ -144,7 +152,16 @@ def test_a_place_that_can_not_be_copied_to_is_named(
         copy_set(STORE, f"{STORE}/")
 
 
-def test_a_set_behind_a_url_is_copied_once(shards: Path, tmp_path: Path, store: fsspec.AbstractFileSystem) -> None:
+def test_a_set_behind_a_url_is_copied_once(
+    shards: Path, tmp_path: Path, store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifests, read = [0], Place.read
+
+    def counted(self: Place, file: str) -> bytes | None:
+        manifests[0] += self.local is None and file == MANIFEST
+        return read(self, file)
+
+    monkeypatch.setattr(Place, "read", counted)
     said: list[str] = []
     with pytest.raises(SpotError, match="no manifest"):
         fetch(STORE, tmp_path / "cache", said.append)
@@ -153,6 +170,9 @@ def test_a_set_behind_a_url_is_copied_once(shards: Path, tmp_path: Path, store: 
     with ThreadPoolExecutor(3) as threads:
         folders = set(threads.map(lambda _: fetch(STORE, tmp_path / "cache", said.append), range(3)))
     (folder,) = folders
+    before = manifests[0]
+    fetch(STORE, tmp_path / "fresh")
+    assert manifests[0] == before + 1
     assert folder_bytes(folder) == folder_bytes(shards)
     assert said[0] == f"copying what {folder} lacks of {STORE}" and len(said) == 3
     assert fetch(str(shards), tmp_path / "none") == shards

@@ -32,12 +32,15 @@ _TABLE_ROW_BYTES = 200
 
 def with_recorded_batch(recipe: Recipe, folder: Path) -> Recipe:
     """The recipe with `auto` replaced by what the set in `folder` was begun with, if anything."""
-    if recipe.collect.batch_size == "auto":
-        for attributes in _recorded_attributes(folder):
-            rows = attributes.get("decoding", {}).get("batch_size")
-            if isinstance(rows, int):
-                return _fixed(recipe, rows)
+    for attributes in _recorded_attributes(folder):
+        recipe = with_batch_of(recipe, attributes)
     return recipe
+
+
+def with_batch_of(recipe: Recipe, attributes: Mapping[str, Any]) -> Recipe:
+    """The recipe with `auto` replaced by what a set of these attributes was begun with, if they say so."""
+    rows = attributes.get("decoding", {}).get("batch_size")
+    return _fixed(recipe, rows) if recipe.collect.batch_size == "auto" and isinstance(rows, int) else recipe
 
 
 def with_fitting_batch(

@@ -12,7 +12,10 @@ from spot_infer.errors import SpotError
 from spot_train.cli_options import JsonOption, RecipeArgument, SetOption
 
 if TYPE_CHECKING:
+    from spot_train.collect.bucket import Bucket
     from spot_train.collect.drafted_check import DraftedReport
+    from spot_train.collect.ranks import Rank
+    from spot_train.progress import CollectView
 
 DrafterOption = Annotated[
     str | None, typer.Option("--drafter", help="Exported drafter to decode with: folder, hub id or builtin: path.")
@@ -32,7 +35,9 @@ BootstrapOption = Annotated[
 
 def collect(
     recipe: RecipeArgument,
-    out: Annotated[Path, typer.Option(help="Folder of shards; resumed if it has some.", show_default=False)],
+    out: Annotated[
+        str, typer.Option(help="Folder of shards, or its URL with --cache; resumed if it has some.", show_default=False)
+    ],
     drafter: DrafterOption = None,
     method: MethodOption = None,
     graph: GraphOption = None,
@@ -48,12 +53,16 @@ def collect(
     take_over: Annotated[
         str | None, typer.Option(help="Break the lock of a job that is gone, by the name that the refusal gives.")
     ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder on a disk where a set behind a URL is collected before it goes there.")
+    ] = None,
     set_: SetOption = None,
 ) -> None:
     """Decode the recipe's prompts, draft-free or drafted, and store their trajectories.
 
     Under torchrun or srun every process collects its part, and what is left of the others'.
     """
+    from contextlib import nullcontext
     from functools import partial
 
     from rich.console import Console
@@ -64,6 +73,7 @@ def collect(
     from spot_train.collect.workers import Job, collect_with_workers
     from spot_train.progress import CollectView
     from spot_train.recipe.recipe import recipe_from_flags
+    from spot_train.shards.copy import Place, lasting
 
     if ray is not None and workers is None:
         raise SpotError("--ray says where workers run, but not how many; add --workers")
@@ -73,14 +83,40 @@ def collect(
     rank = rank_of_environment()
     console = Console(stderr=True, quiet=workers is None and rank.number > 0)
     with CollectView(console) as view:
-        if workers is not None:
-            job = Job(values, out, chosen, bootstrap)
-            summary = collect_with_workers(job, workers, ray, view, take_over)
-        else:
-            summary = run(
-                values, out, progress=view, method=chosen, bootstrap=bootstrap, rank=rank, take_over=take_over
-            )
+        place = Place(lasting(out))
+        bucket = None if place.local is not None else _bucket(out, cache, rank, view)
+        folder, progress = (place.local or Path(out), view) if bucket is None else (bucket.folder, bucket)
+        with nullcontext() if bucket is None else bucket.written(values, take_over):
+            if workers is not None:
+                job = Job(values, folder, chosen, bootstrap)
+                summary = collect_with_workers(job, workers, ray, progress, take_over)
+            else:
+                summary = run(
+                    values,
+                    folder,
+                    progress=progress,
+                    method=chosen,
+                    bootstrap=bootstrap,
+                    rank=rank,
+                    take_over=take_over,
+                )
         view.finished(summary)
+        if bucket is not None:
+            console.print(bucket.sentence(), highlight=False, soft_wrap=True)
+
+
+def _bucket(url: str, cache: Path | None, rank: Rank, view: CollectView) -> Bucket:
+    """What `--out` and `--cache` name, where `--out` is a URL."""
+    from spot_train.collect.bucket import Bucket
+
+    if cache is None:
+        raise SpotError(f"--out {url} is a URL; add --cache, a folder on a disk, where the set is collected first")
+    if rank.world > 1:
+        raise SpotError(
+            f"--out {url} is a URL, but {rank.world} processes collect together, which one folder that all of them see "
+            "takes; give that and copy the set with `spot-train shards copy`, or use --workers"
+        )
+    return Bucket(url, cache, view, lambda sentence: view.console.print(sentence, highlight=False, soft_wrap=True))
 
 
 def check_drafted(

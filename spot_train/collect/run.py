@@ -159,13 +159,18 @@ def check_recipe(folder: Path, recipe: Recipe) -> list[str]:
         if (folder / "manifest.json").exists():
             raise
         return []
-    if MERGED in manifest["attributes"]:
-        raise SpotError(f"{folder} was merged from other sets; collect into another --out and merge that")
-    refuse_difference(folder, manifest["recipe"], recipe_values(recipe, COLLECT_SECTIONS))
+    refuse_recipe(folder, manifest, recipe)
     return []
 
 
-def refuse_difference(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def refuse_recipe(folder: Path | str, manifest: Mapping[str, Any], recipe: Recipe) -> None:
+    """Raise SpotError where the set with this manifest is another recipe's."""
+    if MERGED in manifest["attributes"]:
+        raise SpotError(f"{folder} was merged from other sets; collect into another --out and merge that")
+    refuse_difference(folder, manifest["recipe"], recipe_values(recipe, COLLECT_SECTIONS))
+
+
+def refuse_difference(folder: Path | str, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Raise SpotError naming the first field in which a set and this run differ."""
     found = differing_field(there, here)
     if found is not None:

@@ -7,7 +7,8 @@ and the next one goes on with it. Decodes nothing.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,15 @@ from fsspec.implementations.local import LocalFileSystem
 from spot_infer.atomic import write_file
 from spot_infer.errors import SpotError
 from spot_train.output_lock import output_lock
-from spot_train.shards.files import check_file, parse_attributes
+from spot_train.shards.files import Damaged, check_file, parse_attributes
 from spot_train.shards.store import MANIFEST, differing_field, parse_manifest
 
 ROOT = "zarr.json"
+COPY_AGAIN = "delete it there and copy the set there again from where it is whole"
+
+
+class Unreachable(SpotError):
+    """A place that did not take or give a file: the way to it may be there again later."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Place:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except Exception as error:  # whatever its protocol's library raises
-            raise SpotError(f"{self.name}/{file} can't be read ({error}); check the place and your access") from error
+            raise Unreachable(f"{self.name}/{file} can't be read ({error}); check the place and your access") from error
 
     def size(self, file: str) -> int | None:
         """A file's bytes; None where there is none."""
@@ -84,7 +90,14 @@ class Place:
         try:
             self.files.pipe_file(f"{self.root}/{file}", data)
         except Exception as error:  # whatever its protocol's library raises
-            raise SpotError(f"{self.name}/{file} can't be written ({error}); check your access") from error
+            raise Unreachable(f"{self.name}/{file} can't be written ({error}); check your access") from error
+
+    def remove(self, file: str) -> None:
+        """Remove a file that is there."""
+        try:
+            self.files.rm_file(f"{self.root}/{file}")
+        except Exception as error:  # whatever its protocol's library raises
+            raise Unreachable(f"{self.name}/{file} can't be removed ({error}); check your access") from error
 
     def alone(self) -> AbstractContextManager[Any]:
         """The folder's lock; stores have none."""
@@ -106,16 +119,28 @@ def copy_set(source: str, target: str) -> Copied:
     here, there = Place(source), Place(target)
     if here.holds(there):
         raise SpotError(f"{target} is the set itself or lies in it; give another place for the copy")
-    data, manifest = read_manifest(here)
-    copied = size = 0
+    manifest = read_manifest(here)
     with there.alone():
-        _refuse_another(there, manifest)
-        for name, record in sorted(manifest["shards"].items()):
+        return copy_read(here, there, *manifest)
+
+
+def copy_read(here: Place, there: Place, data: bytes, manifest: dict[str, Any]) -> Copied:
+    """`copy_set` of what `read_manifest` read, with the lock of `there` held."""
+    _refuse_another(there, manifest)
+    copied = copy_shards(here, there, manifest["shards"])
+    there.write(MANIFEST, data)
+    return copied
+
+
+def copy_shards(here: Place, there: Place, shards: Mapping[str, Mapping[str, Any]]) -> Copied:
+    """Copy shards, given by their records in the manifest of `here`; each one's root last."""
+    copied = size = 0
+    for name, record in sorted(shards.items()):
+        with _damage_of(here):
             moved = _copy_shard(here, there, name, record["sha256"])
-            copied += moved is not None
-            size += moved or 0
-        there.write(MANIFEST, data)
-    return Copied(target, len(manifest["shards"]), copied, size)
+        copied += moved is not None
+        size += moved or 0
+    return Copied(there.name, len(shards), copied, size)
 
 
 def lasting(name: str) -> str:
@@ -127,17 +152,36 @@ def lasting(name: str) -> str:
 
 def read_manifest(here: Place) -> tuple[bytes, dict[str, Any]]:
     """A set's manifest, as bytes and parsed. Raises SpotError where there is none."""
-    data = here.read(MANIFEST)
-    if data is None:
+    found = find_manifest(here)
+    if found is None:
         raise SpotError(f"{here.name} has no {MANIFEST}; give the --out of a `spot-train collect` run, or a copy of it")
-    return data, parse_manifest(data, f"{here.name}/{MANIFEST}")
+    return found
+
+
+def find_manifest(here: Place) -> tuple[bytes, dict[str, Any]] | None:
+    """`read_manifest`; None where there is none."""
+    data = here.read(MANIFEST)
+    with _damage_of(here):
+        return None if data is None else (data, parse_manifest(data, f"{here.name}/{MANIFEST}"))
+
+
+@contextmanager
+def _damage_of(place: Place) -> Iterator[None]:
+    """Of a set behind a URL, damage is repaired by copying it there again."""
+    try:
+        yield
+    except Damaged as error:
+        raise error if place.local is not None else Damaged(error.what, COPY_AGAIN) from None
 
 
 def _refuse_another(there: Place, manifest: dict[str, Any]) -> None:
     data = there.read(MANIFEST)
     if data is None:
         return
-    known = parse_manifest(data, f"{there.name}/{MANIFEST}")
+    try:
+        known = parse_manifest(data, f"{there.name}/{MANIFEST}")
+    except Damaged:
+        return
     found = differing_field(manifest["attributes"], known["attributes"])
     theirs = {name: record["sha256"] for name, record in known["shards"].items()}
     changed = [name for name, digest in theirs.items() if manifest["shards"].get(name, {}).get("sha256") != digest]

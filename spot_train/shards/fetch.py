@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spot_train.output_lock import make_folder, only_one
-from spot_train.shards.copy import Place, copy_set, read_manifest
+from spot_train.shards.copy import Place, copy_read, read_manifest
 from spot_train.shards.store import MANIFEST
 
 LOCK = "fetch.lock"
@@ -28,17 +28,25 @@ def fetch(data: str, cache: Path, say: Callable[[str], None] = lambda sentence: 
     place = Place(data)
     if place.local is not None:
         return place.local
-    digest = hashlib.sha256(data.encode()).hexdigest()[:8]
-    folder = cache / f"{place.root.rsplit('/', 1)[-1]}-{digest}"
-    if (folder / MANIFEST).exists():
-        say(f"reading {folder}, a copy made earlier")
-        return folder
-    read_manifest(place)
-    make_folder(cache)
-    with only_one(cache / LOCK):
-        say(f"copying what {folder} lacks of {without_secrets(data)}")
-        copy_set(data, str(folder))
+    folder = folder_of(place, cache)
+    if not (folder / MANIFEST).exists():
+        manifest = read_manifest(place)
+        make_folder(cache)
+        with only_one(cache / LOCK):
+            if not (folder / MANIFEST).exists():
+                say(f"copying what {folder} lacks of {without_secrets(data)}")
+                there = Place(str(folder))
+                with there.alone():
+                    copy_read(place, there, *manifest)
+                return folder
+    say(f"reading {folder}, a copy made earlier")
     return folder
+
+
+def folder_of(place: Place, cache: Path) -> Path:
+    """Where in `cache` the set behind a URL has its copy."""
+    digest = hashlib.sha256(place.name.encode()).hexdigest()[:8]
+    return cache / f"{place.root.rsplit('/', 1)[-1]}-{digest}"
 
 
 def without_secrets(url: str) -> str:

@@ -39,7 +39,15 @@ REPAIR = "run `spot-train collect` again with the same recipe and --out to repai
 
 
 class Damaged(SpotError):
-    """A shard or manifest that is missing, cut short or altered; `collect` makes it again."""
+    """A shard or manifest that is missing, cut short or altered. what: it, and its damage; repair: what to do, since a
+    set where it is collected is made again, and a copy elsewhere is not."""
+
+    def __init__(self, what: str, repair: str = REPAIR) -> None:
+        super().__init__(what, repair)
+        self.what = what
+
+    def __str__(self) -> str:
+        return "; ".join(self.args)
 
 
 @dataclass(frozen=True)
@@ -95,9 +103,9 @@ def read_attributes(path: Path) -> dict[str, Any]:
     try:
         data = (path / "zarr.json").read_bytes()
     except FileNotFoundError:
-        raise Damaged(f"shard {path.name} has no zarr.json; {REPAIR}") from None
+        raise Damaged(f"shard {path.name} has no zarr.json") from None
     except OSError:
-        raise Damaged(f"shard {path.name} has a damaged zarr.json; {REPAIR}") from None
+        raise Damaged(f"shard {path.name} has a damaged zarr.json") from None
     return parse_attributes(data, path.name)
 
 
@@ -110,14 +118,14 @@ def parse_attributes(data: bytes, shard: str) -> dict[str, Any]:
         version = attributes["format_version"]
         digest = attributes["sha256"]
     except (ValueError, KeyError, TypeError):
-        raise Damaged(f"shard {shard} has a damaged zarr.json; {REPAIR}") from None
+        raise Damaged(f"shard {shard} has a damaged zarr.json") from None
     if version not in READ_VERSIONS:
         raise SpotError(
             f"shard {shard} has format version {version}; this release reads versions "
             f"{' and '.join(map(str, READ_VERSIONS))}, use the release that wrote it"
         )
     if digest != attributes_digest(attributes):
-        raise Damaged(f"shard {shard} has attributes that don't match their checksum; {REPAIR}")
+        raise Damaged(f"shard {shard} has attributes that don't match their checksum")
     return attributes
 
 
@@ -131,7 +139,7 @@ def check_shard(path: Path) -> dict[str, Any]:
         try:
             data = (path / name).read_bytes()
         except OSError:
-            raise Damaged(f"shard {path.name} lacks its file {name}; {REPAIR}") from None
+            raise Damaged(f"shard {path.name} lacks its file {name}") from None
         check_file(data, path.name, name, size, digest)
     return attributes
 
@@ -139,9 +147,9 @@ def check_shard(path: Path) -> dict[str, Any]:
 def check_file(data: bytes, shard: str, name: str, size: int, digest: str) -> None:
     """Compare a file's content with its recorded size and sha256. Raises Damaged naming shard and file."""
     if len(data) != size:
-        raise Damaged(f"shard {shard} has {len(data)} bytes in {name}, expected {size}; {REPAIR}")
+        raise Damaged(f"shard {shard} has {len(data)} bytes in {name}, expected {size}")
     if hashlib.sha256(data).hexdigest() != digest:
-        raise Damaged(f"shard {shard} has a file {name} that doesn't match its checksum; {REPAIR}")
+        raise Damaged(f"shard {shard} has a file {name} that doesn't match its checksum")
 
 
 def read_shard(path: Path, heldout: bool | None = None) -> Iterator[StoredTrajectory]:

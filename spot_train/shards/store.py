@@ -158,10 +158,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if not folder.is_dir():
             raise SpotError(f"{folder} is not a folder; give the --out of a `spot-train collect` run") from None
         if shard_paths(folder):
-            raise Damaged(f"{folder} has shards but no {MANIFEST}; {REPAIR}") from None
+            raise Damaged(f"{folder} has shards but no {MANIFEST}") from None
         raise SpotError(f"{folder} has no {MANIFEST}; give the --out of a `spot-train collect` run") from None
     except OSError:
-        raise Damaged(f"{file} is damaged; {REPAIR}") from None
+        raise Damaged(f"{file} is damaged") from None
     return parse_manifest(data, str(file))
 
 
@@ -176,7 +176,7 @@ def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:
-        raise Damaged(f"{file} is damaged; {REPAIR}")
+        raise Damaged(f"{file} is damaged")
     if manifest["format_version"] != MANIFEST_VERSION:
         raise SpotError(
             f"{file} has format version {manifest['format_version']}; this release reads version {MANIFEST_VERSION}, "

@@ -1,0 +1,137 @@
+"""A set behind a URL while one command collects it: decoded in a folder, every finished shard uploaded whole.
+
+The folder is the set and the URL its image: the files of a shard, its root last, then a manifest that lists it. So a
+reader of the URL sees finished shards only, whatever was killed when. Knows nothing about decoding.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from spot_infer.atomic import write_file
+from spot_infer.errors import SpotError
+from spot_train.collect.batch_size import with_batch_of
+from spot_train.collect.collect import Progress, Tally
+from spot_train.collect.plan import Plan
+from spot_train.collect.run import refuse_recipe
+from spot_train.output_lock import Interrupted
+from spot_train.recipe.recipe import Recipe
+from spot_train.shards.copy import Place, Unreachable, copy_shards, find_manifest, read_manifest
+from spot_train.shards.fetch import folder_of, without_secrets
+from spot_train.shards.store import MANIFEST
+
+WRITER = "writer"
+"""The file that names who writes: behind the URL while somebody does, and in the folder, whose name it is."""
+
+
+class Bucket:
+    """The set behind `url`, collected in `folder`, which lies in `cache`. As the progress of a run it uploads as shards
+    are finished; what it hears goes on to `progress`. A failed upload is told to `say` and tried again with the next
+    shard; the last one raises."""
+
+    def __init__(self, url: str, cache: Path, progress: Progress, say: Callable[[str], None]) -> None:
+        self._there, self._progress, self._say = Place(url), progress, say
+        self._name = without_secrets(url)
+        self.folder = folder_of(self._there, cache)
+        self._here = Place(str(self.folder))
+        self._uploaded: dict[str, str] = {}
+        self._seen = -1
+
+    @contextmanager
+    def written(self, recipe: Recipe, take_over: str | None = None) -> Iterator[None]:
+        """Be the only one that writes behind the URL; first the folder takes on the shards that are there already, at
+        the end what was finished goes up.
+
+        Raises SpotError where another folder is being collected for the URL (whose claim `take_over` breaks, by name),
+        or the set there is another recipe's.
+        """
+        with self._here.alone():
+            self._claim(take_over)
+            try:
+                self._download(recipe)
+            except BaseException:
+                self._release()
+                raise
+        try:
+            yield
+            self.upload()
+        except Interrupted:
+            self.upload()
+            raise
+        finally:
+            self._release()
+
+    def sentence(self) -> str:
+        """What is behind the URL."""
+        return f"{self._name}: {len(self._uploaded)} shards"
+
+    def upload(self) -> None:
+        """Bring what the folder's manifest lists behind the URL. Raises Unreachable where that fails, SpotError where
+        another folder has taken the URL over."""
+        self._check()
+        data, manifest = read_manifest(self._here)
+        digests = {name: record["sha256"] for name, record in manifest["shards"].items()}
+        new = {name: manifest["shards"][name] for name in digests if self._uploaded.get(name) != digests[name]}
+        if new:
+            copy_shards(self._here, self._there, new)
+            self._check()
+            self._there.write(MANIFEST, data)
+        self._uploaded = digests
+
+    def started(self, plan: Plan) -> None:
+        self._progress.started(plan)
+
+    def fitting(self, lease: int) -> None:
+        self._progress.fitting(lease)
+
+    def advanced(self, tally: Tally) -> None:
+        """Upload where the folder's manifest is another than before."""
+        self._progress.advanced(tally)
+        changed = (self.folder / MANIFEST).stat().st_mtime_ns
+        if changed != self._seen:
+            self._seen = changed
+            try:
+                self.upload()
+            except Unreachable as error:
+                self._say(f"{error}; uploading again with the next shard")
+
+    def _download(self, recipe: Recipe) -> None:
+        found = find_manifest(self._there)
+        if found is None:
+            return
+        data, manifest = found
+        refuse_recipe(self._name, manifest, with_batch_of(recipe, manifest["attributes"]))
+        copy_shards(self._there, self._here, manifest["shards"])
+        if self._here.read(MANIFEST) is None:
+            self._here.write(MANIFEST, data)
+        self._uploaded = {name: record["sha256"] for name, record in manifest["shards"].items()}
+
+    def _claim(self, take_over: str | None) -> None:
+        file = self.folder / WRITER
+        if not file.exists():
+            write_file(file, f"{socket.gethostname()}-{secrets.token_hex(4)}".encode())
+        self._mark = file.read_bytes()
+        holder = self._there.read(WRITER)
+        if holder not in (None, self._mark) and holder.decode() != take_over:
+            raise SpotError(
+                f"{self._name} is being written by {holder.decode()}; several machines don't write one URL: give each "
+                f"its own and merge the sets (--take-over {holder.decode()} breaks the claim of one that is gone)"
+            )
+        self._there.write(WRITER, self._mark)
+        self._check()
+
+    def _check(self) -> None:
+        if self._there.read(WRITER) != self._mark:
+            raise SpotError(
+                f"{self._name} was taken over from this job; what it had finished is kept in {self.folder}, and the "
+                "job that took it goes on"
+            )
+
+    def _release(self) -> None:
+        with suppress(Unreachable):
+            if self._there.read(WRITER) == self._mark:
+                self._there.remove(WRITER)
