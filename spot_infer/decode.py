@@ -20,16 +20,17 @@ from typing import TypeVar
 import torch
 
 from spot_infer.allocate import Experience, Passed, propose_what_pays, settle, writes_apart
-from spot_infer.answers import read_tables
+from spot_infer.answers import Answers, read_tables
 from spot_infer.bitwise import fixed_shape
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.fixed_shape import FixedShapeTarget
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead, tables_read
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead, reads_responses, tables_read
 from spot_infer.packing import Packed, PromptBlocks, RowStates, lineage, pack, pack_prompts, resolve_layout
 from spot_infer.rejection import draw_tokens
 from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
 from spot_infer.requests import Boundary, DecodeSettings, Request, Round, check_settings
+from spot_infer.responses import measured
 from spot_infer.rows import Row, open_row
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
@@ -214,6 +215,7 @@ def _propose(
             completes=crosses and not row.last_block,
             ending=Ending(row.prompt_length, row.end, stop_ids),
             next_table=row.next_table,
+            responses=row.responses,
         )
         for index, row in enumerate(rows)
         if row.tables and not row.resting
@@ -299,7 +301,8 @@ def _advance(
 ) -> list[Round]:
     """Verify every row, apply what it committed, make cache of the blocks behind it, and read the tables needed."""
     packed, hidden = forward.packed, forward.hidden
-    walks = walk(target, forward, rows, graphs, settings)
+    responsive = reads_responses(drafter) and settings.budget > 0
+    walks, answers = walk(target, forward, rows, graphs, settings, responsive)
     drafts = drafter is not None and settings.budget > 0
     rounds: list[Round] = []
     reads: list[list[int]] = []
@@ -316,6 +319,9 @@ def _advance(
         passed = [replica for node in nodes[: len(steps)] if (replica := laid.of_node[node]) is not None]
         if result is None:
             _promote(cache, index, row, packed, lineage(laid.replicas, passed[-1])[:-1])
+            if responsive:
+                first = packed.row_states[index]
+                _respond(row, laid, passed[-1], {at - first: one for at, one in answers.items()})
         newest = [replica for replica in passed[-tables_read(drafter) :] if laid.start(replica) == row.state.start]
         reads.append(passed if record else newest if drafts and result is None else [])
         if laid.next_block is not None and root.start == row.state.start and result is None:
@@ -332,6 +338,16 @@ def _advance(
         _with_tables(row, round_, {replica: next(tables) for replica in read}, laid)
         for row, round_, read, laid in zip(rows, rounds, reads, forward.laid, strict=True)
     ]
+
+
+def _respond(row: Row, laid: RowReplicas, passed: int, answers: Mapping[int, Answers]) -> None:
+    """Note what the active block's states say of one another, `passed` being the last that was reached; `answers` by
+    replica."""
+    at = laid.replicas[passed].state
+    if at.start == row.state.start:
+        read = {replica for replica in laid.of_node if replica is not None and laid.start(replica) == at.start}
+        states = [(laid.replicas[replica].state, answers[replica].log_odds) for replica in read if replica in answers]
+        row.responses = measured(row.responses, states, at)
 
 
 def _settle(rows: list[Row], graphs: list[DraftGraph | None], laid: list[RowReplicas], rounds: list[Round]) -> None:

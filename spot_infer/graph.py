@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from spot_infer.blocks import BlockState, Commit, Step
 from spot_infer.noise import GumbelNoise
+from spot_infer.responses import Responses
 from spot_infer.table import StaleTable
 
 Key = frozenset[Commit] | tuple[Step, ...]
@@ -132,6 +133,7 @@ class DraftContext:
     by commits in that block. ending: where the request ends, if that is known. price: where time is known, what a
     drafted state has to earn. next_table: for a drafter with `looks_ahead`, the table of the next block, all masked,
     behind the newest root that a forward has seen; None in the last block and in a round with none at hand.
+    responses: for a drafter with `reads_responses`, what the block's forwards tell of how its slots respond to commits.
     """
 
     request: int
@@ -145,6 +147,7 @@ class DraftContext:
     next_table: StaleTable | None = None
     price: Price = Price()
     ending: Ending | None = None
+    responses: Responses | None = None
 
     @property
     def room(self) -> int:
@@ -173,3 +176,8 @@ def looks_ahead(drafter: Drafter | None) -> bool:
 def tables_read(drafter: Drafter | None) -> int:
     """How many of a block's newest tables `drafter` reads."""
     return int(getattr(drafter, "tables_read", 1))
+
+
+def reads_responses(drafter: Drafter | None) -> bool:
+    """Whether `drafter` reads `responses`, for which every drafted state is read."""
+    return bool(getattr(drafter, "reads_responses", False))

@@ -18,27 +18,32 @@ PresetName = Literal["default", "paper"]
 
 @dataclass(frozen=True)
 class Preset:
-    """boundary: where a finished block is cached; merged: one node for all orders that reach a state, None as the
-    drafter says."""
+    """boundary: where a finished block is cached; merged: one node for all orders that reach a state; response: how far
+    scores follow measured responses; None as the drafter says."""
 
     boundary: Boundary = "auto"
     merged: bool | None = None
+    response: float | None = None
 
     def boundary_beside(self, chosen: Boundary) -> Boundary:
         """The boundary in force where `chosen` was asked for; `auto` leaves it to the preset."""
         return self.boundary if chosen == "auto" else chosen
 
     def apply(self, drafter: Drafter) -> Drafter:
-        """`drafter` as this preset drafts: a search that has `as_tree` becomes a tree where the preset says so."""
+        """`drafter` as this preset drafts: one that has `as_tree` or `responding` takes the form that the preset
+        says."""
         as_tree: Callable[[], Drafter] | None = getattr(drafter, "as_tree", None)
-        return as_tree() if self.merged is False and as_tree is not None else drafter
+        formed = as_tree() if self.merged is False and as_tree is not None else drafter
+        responding: Callable[[float], Drafter] | None = getattr(formed, "responding", None)
+        return responding(self.response) if self.response is not None and responding is not None else formed
 
 
 PRESETS: Mapping[str, Preset] = {
     "default": Preset(),
-    "paper": Preset(boundary="separate", merged=False),
+    "paper": Preset(boundary="separate", merged=False, response=0.0),
 }
-"""`paper`: a forward a boundary and one block copy an order (arXiv 2610.22543); its gamma is the mass floor."""
+"""`paper`: a forward a boundary, one block copy an order and stale tables alone (arXiv 2610.22543); its gamma is the
+mass floor."""
 
 
 def find_preset(name: str) -> Preset:

@@ -14,6 +14,7 @@ from spot_infer.allocate import Experience, Pace
 from spot_infer.blocks import BlockState, Step, finished_length, open_block
 from spot_infer.noise import GumbelNoise
 from spot_infer.requests import DecodeSettings, FinishReason, Request, Result, Stats
+from spot_infer.responses import Responses
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import Target, TargetSpec
 
@@ -37,6 +38,7 @@ class Row:
     unwritten: tuple[BlockState, ...] = ()
     tables: list[StaleTable] = field(default_factory=list)
     next_table: StaleTable | None = None
+    responses: Responses | None = None
     final_tokens: int = 0
     stats: Stats = field(default_factory=Stats)
     writes: bool = True
@@ -114,7 +116,7 @@ class Row:
             self.unwritten += (self.state,)
             self.stats.boundaries += 1
         self.state = self.state.following()
-        self.tables, self.next_table = [], None
+        self.tables, self.next_table, self.responses = [], None, None
 
     def _stop_string(self, target: Target, filled: list[int], settings: DecodeSettings) -> int | None:
         """Length of the shortest prefix of the filled tokens whose text holds a stop string."""

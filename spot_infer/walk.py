@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spot_infer.answers import read_answers
+from spot_infer.answers import Answers, read_answers
 from spot_infer.blocks import Step
 from spot_infer.graph import DraftGraph
 from spot_infer.packing import Packed
@@ -43,18 +43,22 @@ def walk(
     rows: Sequence[Row],
     graphs: Sequence[DraftGraph | None],
     settings: DecodeSettings,
-) -> list[tuple[list[Step], list[int]]]:
-    """What `verify` says of every row, the steps and the nodes passed; none of a row that lays out no state."""
+    every_state: bool = False,
+) -> tuple[list[tuple[list[Step], list[int]]], dict[int, Answers]]:
+    """What `verify` says of every row, the steps and the nodes passed; none of a row that lays out no state. And what
+    the target answers at the states that were read, by packed state: at all with `every_state`."""
     packed, laid = forward.packed, forward.laid
     walks: list[tuple[list[Step], list[int]]] = [([], []) for _ in rows]
     transitions: dict[int, Step] = {}
+    answers: dict[int, Answers] = {}
     ends: set[int] = set()
     drafts = [graph or DraftGraph() for graph in graphs]
     wave = [(index, node) for index, one in enumerate(laid) for node in range(len(one.of_node))]
-    if not reads_at_once(target.device):
+    if not (every_state or reads_at_once(target.device)):
         wave = [(index, node) for index, node in wave if node == 0]
     while wave:
-        known, ended = _steps(target, forward, rows, graphs, settings, wave)
+        read, known, ended = _steps(target, forward, rows, graphs, settings, wave)
+        answers |= read
         transitions |= known
         ends |= ended
         reached = []
@@ -68,7 +72,7 @@ def walk(
             if len(steps) < len(nodes) and at[nodes[-1]] is not None:
                 reached.append((index, nodes[-1]))
         wave = reached
-    return walks
+    return walks, answers
 
 
 def _steps(
@@ -78,8 +82,9 @@ def _steps(
     graphs: Sequence[DraftGraph | None],
     settings: DecodeSettings,
     wave: Sequence[tuple[int, int]],
-) -> tuple[dict[int, Step], frozenset[int]]:
-    """The target's steps at the nodes of `wave`, (row, node) each, and which end a round, by packed state."""
+) -> tuple[dict[int, Answers], dict[int, Step], frozenset[int]]:
+    """The target's answers and steps at the nodes of `wave`, (row, node) each, and which end a round, by packed
+    state."""
     packed, hidden, laid = forward.packed, forward.hidden, forward.laid
     places = [
         (packed.row_states[index] + replica, rows[index], laid[index].replicas[replica].state, graphs[index], node)
@@ -90,4 +95,4 @@ def _steps(
     reading = [(at, state.start, row.noise) for at, row, state, _, _ in places]
     committed = {at: row.committed_in(state) for at, row, state, _, _ in places if settings.rule.counts_commits}
     drafted = {at: (graph, node) for at, _, _, graph, node in places if graph is not None}
-    return target_steps(target, packed, hidden, answers, settings, reading, drafted, committed)
+    return answers, *target_steps(target, packed, hidden, answers, settings, reading, drafted, committed)

@@ -63,7 +63,13 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "confidence_tree": {"merged": (bool,), "runner_up_below": (int, float), "drawn_confidence": (bool,)},
     "trajectory_tree": {"width": (int,), "depth": (int, type(None)), "drawn_confidence": (bool,)},
     "calibrated_graph": {"prune_below": (int, float), "drawn_confidence": (bool,)},
-    "spot": {"merged": (bool,), "tau": (int, float), "runner_up_below": (int, float), "chain": (bool,)},
+    "spot": {
+        "merged": (bool,),
+        "tau": (int, float),
+        "runner_up_below": (int, float),
+        "chain": (bool,),
+        "response": (int, float),
+    },
     "position_oracle": {},
     "token_oracle": {},
     "joint_oracle": {},
@@ -73,7 +79,8 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
 
 def beside_preset(name: str, options: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """The options of method `name` with what the preset says of its form, where `options` do not."""
-    said = {} if preset.merged is None or "merged" not in _OPTIONS.get(name, {}) else {"merged": preset.merged}
+    form = {"merged": preset.merged, "response": preset.response}
+    said = {option: value for option, value in form.items() if value is not None and option in _OPTIONS.get(name, {})}
     return {**said, **options}
 
 

@@ -41,6 +41,7 @@ from spot_infer.features import FeatureKind
 from spot_infer.graph import Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.requests import DecodeSettings, Request, Round, Stats
+from spot_infer.responses import RESPONSE
 from spot_infer.targets import TargetSpec
 from spot_infer.transition import CommitRule, Sampling
 
@@ -226,7 +227,7 @@ def _random_order_model(block_length: int, rule: CommitRule, scorer: Scorer, fea
 
 def _order(case: Case, merged: bool, scorer: Scorer = "per_level", features: FeatureKind = "v1") -> Drafter:
     model = _random_order_model(case.target.spec.block_length, case.settings.rule, scorer, features)
-    return OrderDrafter(model, DraftSettings(merged=merged))
+    return OrderDrafter(model, DraftSettings(merged=merged, response=RESPONSE if merged else 0.0))
 
 
 def _calibrated(case: Case) -> Drafter:

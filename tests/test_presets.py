@@ -13,8 +13,10 @@ from test_replay import order_drafter
 
 from spot_infer.api import GenerationConfig, rounds
 from spot_infer.drafters import ConfidenceTreeDrafter, OrderDrafter
+from spot_infer.graph import reads_responses
 from spot_infer.presets import PRESETS, find_preset
 from spot_infer.requests import Result, Round
+from spot_infer.responses import RESPONSE
 from spot_train.cli import run
 from spot_train.collect.collect import collect
 from spot_train.methods import beside_preset
@@ -47,29 +49,32 @@ def test_a_preset_forms_the_drafters_that_have_a_form_and_leaves_options_that_we
     for one in (order_drafter(8), ConfidenceTreeDrafter(runner_up_below=0.3, drawn_confidence=True)):
         formed = paper.apply(one)
         settings = formed.settings if isinstance(formed, OrderDrafter) else formed
-        assert not settings.merged  # type: ignore[union-attr]
+        assert not settings.merged and not reads_responses(formed)  # type: ignore[union-attr]
         assert find_preset("default").apply(one) is one
     tree = paper.apply(ConfidenceTreeDrafter(runner_up_below=0.3, drawn_confidence=True))
     assert isinstance(tree, ConfidenceTreeDrafter) and (tree.runner_up_below, tree.drawn_confidence) == (0.3, True)
-    assert beside_preset("spot", {"tau": 2.0}, paper) == {"merged": False, "tau": 2.0}
-    assert beside_preset("spot", {"merged": True}, paper) == {"merged": True}
+    assert beside_preset("spot", {"tau": 2.0}, paper) == {"merged": False, "response": 0.0, "tau": 2.0}
+    assert beside_preset("spot", {"merged": True, "response": 1}, paper) == {"merged": True, "response": 1}
     assert beside_preset("chain", {}, paper) == {}
 
 
 @pytest.mark.parametrize(
-    ("decode", "boundary", "merged"),
+    ("decode", "boundary", "merged", "response"),
     [
-        ({}, "auto", True),
-        ({"preset": "paper"}, "separate", False),
-        ({"preset": "paper", "boundary": "fused"}, "fused", False),
-        ({"preset": "paper", "merged": True}, "separate", True),
-        ({"merged": False}, "auto", False),
+        ({}, "auto", True, RESPONSE),
+        ({"preset": "paper"}, "separate", False, 0.0),
+        ({"preset": "paper", "boundary": "fused", "response": 0.5}, "fused", False, 0.5),
+        ({"preset": "paper", "merged": True}, "separate", True, 0.0),
+        ({"merged": False}, "auto", False, RESPONSE),
     ],
 )
-def test_a_recipe_holds_a_preset_and_what_is_set_beside_it(decode: dict[str, Any], boundary: str, merged: bool) -> None:
+def test_a_recipe_holds_a_preset_and_what_is_set_beside_it(
+    decode: dict[str, Any], boundary: str, merged: bool, response: float
+) -> None:
     tree = {"target": {"path_or_id": "x"}, "prompts": {"sources": [{"path_or_id": "p.jsonl"}]}, "decode": decode}
     section = parse_recipe(tree).decode
-    assert (section.form().boundary, section.draft_settings().merged) == (boundary, merged)
+    draft = section.draft_settings()
+    assert (section.form().boundary, draft.merged, draft.response) == (boundary, merged, response)
     assert set(PRESETS) == {"default", "paper"}
 
 

@@ -32,7 +32,7 @@ from spot_infer.transition import CommitRule, Sampling
 from spot_train.calibrate.graph import count_nodes, count_paths, select_nodes
 from spot_train.collect.recording import decoded_trajectories, record_trajectories
 from spot_train.methods import DrafterSources, make_drafter
-from spot_train.replay.replay import ReplayResult, mean_reduction, replay, replay_summary, steps_of
+from spot_train.replay.replay import ReplayResult, mean_reduction, replay, replay_summary, replayable, steps_of
 from spot_train.trajectory import Trajectory
 
 METHODS_REPLAYED = [
@@ -122,7 +122,7 @@ def test_replay_equals_drafted_decoding(
     drafter = drafter_of(method, block_length, rule, control, temperature)
     floor = floor if curve is None else 0.0
     drafted = replace(free, budget=budget, floor=floor, boundary=boundary, batch_size=1, layout="concat", curve=curve)
-    rounds = decode(target, requests, drafted, drafter)
+    rounds = decode(target, requests, drafted, replayable(drafter))
     results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
     replayed = replay(drafter, control, budget, floor, temperature, 2, boundary, curve)
     assert [counts(one.stats) for one in results] == [counts(one) for one in replayed]

@@ -13,11 +13,12 @@ import torch
 
 from spot_infer.draft import Score, search
 from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, token_hypotheses
-from spot_infer.drafters.order_scores import LevelScores, OneCallScores
+from spot_infer.drafters.order_scores import LevelScores, OneCallScores, StaleInputs
 from spot_infer.errors import SpotError
 from spot_infer.features import tables_read
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.order_model import OrderModel
+from spot_infer.responses import RESPONSE
 from spot_infer.set_scores import HeadArrays
 from spot_infer.transition import CommitRule
 
@@ -27,18 +28,23 @@ class DraftSettings:
     """How the order model is searched.
 
     tau: calibration temperature of q (above 1 flattens it); merged: one node for all orders that reach a state, false
-    for the paper's tree; runner_up_below: the second token is drafted too where the first is less probable.
+    for the paper's tree; runner_up_below: the second token is drafted too where the first is less probable; response:
+    how far scores follow what was measured of the block's slots (`responses.py`), 0 reads nothing.
     """
 
     tau: float = 1.0
     merged: bool = True
     runner_up_below: float = RUNNER_UP_BELOW
+    response: float = RESPONSE
 
     def __post_init__(self) -> None:
         for name, low in (("tau", 0.0), ("runner_up_below", -1.0)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < float("inf"):
                 raise SpotError(f"draft.{name} is {value!r}; expected a finite number above {max(low, 0.0):g}")
+        share = self.response
+        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < float("inf"):
+            raise SpotError(f"draft.response is {share!r}; expected a finite number of at least 0")
         if not isinstance(self.merged, bool):
             raise SpotError(f"draft.merged is {self.merged!r}; use true or false")
 
@@ -66,6 +72,10 @@ class OrderDrafter:
         """The same model drafting chains, as rejection sampling needs."""
         return OrderDrafter(self.model, self.settings, True, self.chunk_states)
 
+    def responding(self, response: float) -> OrderDrafter:
+        """The same model with another `DraftSettings.response`."""
+        return OrderDrafter(self.model, replace(self.settings, response=response), self.chain, self.chunk_states)
+
     def as_tree(self) -> OrderDrafter:
         """The same model drafting one node an order, the paper's form."""
         return OrderDrafter(self.model, replace(self.settings, merged=False), self.chain, self.chunk_states)
@@ -78,6 +88,11 @@ class OrderDrafter:
     def tables_read(self) -> int:
         """How many of a block's newest tables it reads."""
         return tables_read(self.model.config.features)
+
+    @property
+    def reads_responses(self) -> bool:
+        """Whether what was measured of a block's slots adds to the network's scores."""
+        return self.settings.response > 0
 
     @property
     def rule(self) -> CommitRule:
@@ -117,9 +132,10 @@ class OrderDrafter:
 
     def score(self, contexts: Sequence[DraftContext]) -> Score:
         """What the search asks: q over each context's table slots."""
+        inputs = StaleInputs(self.model, contexts, self.settings.response)
         if self.model.config.scorer == "per_level":
-            return LevelScores(self.model, contexts, self.settings.tau, self.chunk_states)
-        return OneCallScores(self.model, self._head(), contexts, self.settings.tau, self.chunk_states)
+            return LevelScores(self.model, inputs, self.settings.tau, self.chunk_states)
+        return OneCallScores(self.model, self._head(), inputs, self.settings.tau, self.chunk_states)
 
     def _head(self) -> HeadArrays:
         """The model's one-call head on the CPU: a copy, kept, where the model is elsewhere."""

@@ -32,10 +32,11 @@ class StaleInputs:
     """What the network reads of N contexts, their tables padded to the widest, m slots.
 
     table f32 [N, m, F - 2] on the network's device; slot i64, valid and root bool [N, m]; lengths i64 [N]; filled bool
-    [N, L]: slots that are filled in the root.
+    [N, L]: slots that are filled in the root. responses: f32 [m, m] a context, what filling a slot of its table adds to
+    the scores of the others; None where nothing was measured.
     """
 
-    def __init__(self, model: OrderModel, contexts: Sequence[DraftContext]) -> None:
+    def __init__(self, model: OrderModel, contexts: Sequence[DraftContext], response: float) -> None:
         config = model.config
         masked = np.zeros((len(contexts), config.block_length), dtype=bool)
         for index, context in enumerate(contexts):
@@ -50,6 +51,7 @@ class StaleInputs:
         self.slot = tables.slot.astype(np.int64)[rows]
         self.table = torch.from_numpy(features[rows]).to(self.device)
         self.root = np.take_along_axis(self.filled, self.slot, axis=1) & self.valid
+        self.responses = [_responses(context, response) for context in contexts]
 
     def taken(self, queries: Sequence[Query]) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
         """The queries' contexts [Q], their widest table m, and its slots that are filled in each state, [Q, m]."""
@@ -68,14 +70,22 @@ class StaleInputs:
         return [shortest_first[first : first + size] for first in range(0, len(contexts), size)]
 
 
+def _responses(context: DraftContext, share: float) -> NDArray[np.float32] | None:
+    """`share` of what was measured between the slots of a context's stale table, whose drafted tokens count."""
+    if context.responses is None or not share:
+        return None
+    table, state = context.tables[0], context.state
+    slots = table.slots.astype(np.int64)
+    drafted = table.drawn_token if context.temperature > 0 and table.drawn_token is not None else table.top_token[:, 0]
+    root = np.array(state.tokens)[slots]
+    return np.float32(share) * context.responses.between(slots, np.where(root == state.mask_id, drafted, root))
+
+
 class LevelScores:
     """One network call for all queries of a level."""
 
-    def __init__(
-        self, model: OrderModel, contexts: Sequence[DraftContext], tau: float, chunk_states: int | None
-    ) -> None:
-        self.model, self.tau, self.chunk_states = model, tau, chunk_states
-        self.inputs = StaleInputs(model, contexts)
+    def __init__(self, model: OrderModel, inputs: StaleInputs, tau: float, chunk_states: int | None) -> None:
+        self.model, self.inputs, self.tau, self.chunk_states = model, inputs, tau, chunk_states
 
     def __call__(self, queries: list[Query]) -> list[NDArray[np.float64]]:
         """Probabilities [m] a query; see `draft.Score`."""
@@ -97,22 +107,21 @@ class LevelScores:
             torch.from_numpy(taken).to(inputs.device),
             torch.tensor([depth for _, _, depth in queries], device=inputs.device),
         )
-        return torch.softmax(scores.double() / self.tau, dim=-1).cpu().numpy()
+        law = scores.double().cpu()
+        for state, context in enumerate(contexts.tolist()):
+            if (responses := inputs.responses[context]) is not None:
+                length = len(responses)
+                law[state, :length] += torch.from_numpy(taken[state, :length].astype(np.float32) @ responses)
+        return torch.softmax(law / self.tau, dim=-1).numpy()
 
 
 class OneCallScores:
     """One network call for all contexts, made when the first level is asked for. `head`: the model's, as arrays."""
 
     def __init__(
-        self,
-        model: OrderModel,
-        head: HeadArrays,
-        contexts: Sequence[DraftContext],
-        tau: float,
-        chunk_states: int | None,
+        self, model: OrderModel, head: HeadArrays, inputs: StaleInputs, tau: float, chunk_states: int | None
     ) -> None:
-        self.model, self.head, self.tau, self.chunk_states = model, head, tau, chunk_states
-        self.inputs = StaleInputs(model, contexts)
+        self.model, self.head, self.inputs, self.tau, self.chunk_states = model, head, inputs, tau, chunk_states
         self._tables: list[SetScores] = []
 
     def __call__(self, queries: list[Query]) -> list[NDArray[np.float64]]:
@@ -128,6 +137,8 @@ class OneCallScores:
             state[list(path)] = True
         closed = filled[:, inputs.slot[context, : inputs.lengths[context]]]
         law = self._tables[context](closed, [depth for _, _, depth in queries]).astype(np.float64)
+        if (responses := inputs.responses[context]) is not None:
+            law += closed.astype(np.float32) @ responses
         law /= self.tau
         law[closed] = -np.inf
         law -= law.max(axis=1, keepdims=True)

@@ -211,6 +211,7 @@ class Materials:
                 "pad": self.recipe.decode.pad,
                 "boundary": self.recipe.decode.form().boundary,
                 "merged": self.recipe.decode.form().merged,
+                "response": self.recipe.decode.form().response,
                 **runs_code,
             },
         }

@@ -21,6 +21,7 @@ from spot_train.collect.recording import decoded_trajectories
 from spot_train.compare.compare import Method
 from spot_train.cost.simulate import predict, prediction_row, replay_rounds
 from spot_train.cost.timed_methods import timed_methods
+from spot_train.replay.replay import replayable
 from spot_train.trajectory import Trajectory
 
 
@@ -45,7 +46,8 @@ def check_prediction(
 ) -> tuple[list[dict[str, Any]], CostCurve]:
     """One row a method with `throughput_ratio` predicted, `measured_ratio` and `gap` = predicted / measured - 1, and
     the curve. Ratios are on the profile's clock, as `seconds` are (predicted and measured); `wall_ratio` is the
-    measured one in wall time. Needs batch_size 1."""
+    measured one in wall time. Drafters run as replay counts them. Needs batch_size 1."""
+    checked = replace(checked, drafters={name: replayable(one) for name, one in checked.drafters.items()})
     trajectories = decoded_trajectories(target, requests, replace(decoding, budget=0))
     profiler = Profiler(target, replace(settings, prefix_tokens=mean_prefix(trajectories)), decoding)
     cells = [

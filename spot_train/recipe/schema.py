@@ -18,6 +18,7 @@ from spot_infer.packaged import BUILTIN, packaged
 from spot_infer.packing import Layout
 from spot_infer.presets import PRESETS, Preset, PresetName
 from spot_infer.requests import Boundary, Verifier
+from spot_infer.responses import RESPONSE
 from spot_infer.transition import CommitRule, Ranking, Sampling
 
 Positive = Annotated[int, Field(ge=1)]
@@ -302,15 +303,25 @@ class DecodeSection(Section):
     )
     tau: float = Field(default=1.0, gt=0, description="Calibration temperature of the order model's distribution.")
 
+    response: float | None = Field(
+        default=None,
+        ge=0,
+        description="How far the drafter's scores follow responses that earlier forwards measured; 0 reads none, null "
+        "is the preset's, else 1.",
+    )
+
     def form(self) -> Preset:
         """The preset, with what is set beside it."""
         preset = PRESETS[self.preset]
         merged = preset.merged if self.merged is None else self.merged
-        return Preset(preset.boundary_beside(self.boundary), merged)
+        response = preset.response if self.response is None else self.response
+        return Preset(preset.boundary_beside(self.boundary), merged, response)
 
     def draft_settings(self) -> DraftSettings:
         """How the exported drafter is searched."""
-        return DraftSettings(tau=self.tau, merged=self.form().merged is not False)
+        form = self.form()
+        response = RESPONSE if form.response is None else form.response
+        return DraftSettings(tau=self.tau, merged=form.merged is not False, response=response)
 
 
 class CalibrateSection(Section):

@@ -5,6 +5,8 @@ where boundaries are seamless, in the forward that encodes its prompt, which is 
 block costs one cache-writing forward, unless it is the row's last. Drafts are accepted while the recorded step leads to
 a drafted state, across a block's end as well. At temperature > 0 the same holds for drafters that read the table's
 drawn tokens alone. Drafters that look ahead read tables of unopened blocks, which nobody records: they are refused.
+Nor is what rejected states say recorded: a drafter that reads responses is counted as it drafts without them, and takes
+fewer forwards when it decodes.
 Knows nothing about training.
 """
 
@@ -71,6 +73,12 @@ def draft_free(trajectory: Trajectory) -> ReplayResult:
     steps, blocks = len(trajectory), len(set(trajectory.block_start.tolist()))
     nfe = steps + (max(blocks - 1, 0) if trajectory.writes else 0)
     return ReplayResult(nfe, nfe, steps, 0, 0, 0, 0, 0, (1,) * nfe)
+
+
+def replayable(drafter: Drafter) -> Drafter:
+    """The drafter as replay counts it: without responses."""
+    responding: Callable[[float], Drafter] | None = getattr(drafter, "responding", None)
+    return drafter if responding is None else responding(0.0)
 
 
 class _Replay:

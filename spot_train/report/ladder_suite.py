@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from spot_train.report import measures
 from spot_train.report.cells import ABSENT, DRAFT_FREE, SPOT, Pooled, pool_seeds, rule_name, setting, several_drafters
@@ -17,11 +18,23 @@ PAPER, *_ = STEPS
 def ladder(cells: Sequence[Cell]) -> Content:
     """Steps of one drafter under one rule and budget beside the paper's form of it."""
     pools = sorted(pool_seeds(cells), key=lambda one: (rule_name(one.first.rule) != "float32", _rank(one)))
-    paper = {_place(one): one for one in pools if step_name(one) == PAPER}
+    replayed = {_place(one) for one in pools if one.first.mode == "replay"}
+    pools = [
+        one for one in pools if one.first.mode == "replay" or one.first.method == SPOT or _place(one) not in replayed
+    ]
+    known = {(step_name(one), _place(one)): one for one in pools}
 
     def fewer(one: Pooled) -> str:
-        reference = paper.get(_place(one))
+        reference = known.get((PAPER, _place(one)))
         return ABSENT if reference is None or one.first.method != SPOT else f"{reference.nfe / one.nfe:.2f}x"
+
+    def share(oracle: str) -> Callable[[Pooled], str]:
+        def shown(one: Pooled) -> str:
+            boundary = one.first.options.get("boundary", "seamless")
+            ceiling = known.get((f"{oracle}, {boundary}", _place(one, drafter=None)))
+            return ABSENT if ceiling is None or one.first.method != SPOT else f"{ceiling.nfe / one.nfe:.0%}"
+
+        return shown
 
     several = any(map(several_drafters(pools), pools))
 
@@ -39,8 +52,8 @@ def ladder(cells: Sequence[Cell]) -> Content:
             measures.ACCEPTED,
             measures.named("calls", "drafter_calls", 1),
             measures.named("positions", "positions", 0),
-            measures.percent("of position oracle", "share_of_position_oracle"),
-            measures.percent("of joint oracle", "share_of_joint_oracle"),
+            Measure("of position oracle", share("position oracle")),
+            Measure("of joint oracle", share("joint oracle")),
             measures.named(f"on {CURVE}", f"throughput_{CURVE}", 2, "x"),
             measures.THROUGHPUT,
         ),
@@ -48,12 +61,12 @@ def ladder(cells: Sequence[Cell]) -> Content:
     )
     notes = [
         "paper: a tree, and a forward a boundary; merged: one block copy a state; fused: no forward spent on a block's "
-        "boundary; seamless, the default: nor on the first block's opening, which the prompt's forward takes in (that "
-        "forward is not counted in any row); auto: as many states a round as pay on the curve "
-        f"{CURVE}. Shares are of the oracle with the same boundaries and budget. On {CURVE}: predicted throughput over "
+        "boundary; seamless: nor on the first block's opening, which the prompt's forward takes in (that forward is "
+        "not counted in any row); responses, the default: scores follow what rejected states tell, which is decoded, "
+        f"since no replay knows it; auto: as many states a round as pay on the curve {CURVE}. Shares are of the oracle with the same boundaries and budget. On {CURVE}: predicted throughput over "
         "draft-free's, no drafter's time in it; positions: token positions forwarded a prompt, padding left out."
     ]
-    tables = tables_by_setting(pools, layout)
+    tables = tables_by_setting(pools, layout, beside=("mode",))
     return Content([table.without_empty_columns(ABSENT) for table in tables], notes=notes)
 
 
@@ -77,5 +90,7 @@ def _rank(pool: Pooled) -> tuple[int, ...]:
     return oracle, cell.method == SPOT, name == "auto", cell.budget, step
 
 
-def _place(pool: Pooled) -> tuple[str, str, int, str | None]:
-    return setting(pool.first), rule_name(pool.first.rule), pool.first.budget, pool.first.drafter
+def _place(pool: Pooled, **other: Any) -> tuple[str, str, int, str | None]:
+    """What steps of one drafter share, counted by replay or decoded."""
+    one = pool.first.model_copy(update=other)
+    return setting(one, "mode"), rule_name(one.rule), one.budget, one.drafter

@@ -1,12 +1,13 @@
 """From the paper's decoder to this one, a step at a time, and what is left to the oracles (`docs/decoding.md`).
 
-Steps: the paper's tree with a forward a boundary, states merged, boundaries fused, the prompt's as well, a budget that
-pays on a cost curve. Counted by replay at T = 0 with stop tokens honoured and ignored and at T = 1, and timed on real
-forwards.
+Steps: the paper's tree with a forward a boundary, states merged, boundaries fused, the prompt's as well, responses
+read, a budget that pays on a cost curve. Counted at T = 0 with stop tokens honoured and ignored and at T = 1, by replay
+where that can, and timed on real forwards.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from spot_infer.allocate import MOST_STATES
@@ -17,12 +18,13 @@ from spot_train.suites.oracle import ORACLES
 
 SUITE = "ladder"
 STEPS: dict[str, dict[str, Any]] = {
-    "paper": {"merged": False, "boundary": "separate"},
-    "merged": {"boundary": "separate"},
-    "fused": {"boundary": "fused"},
-    "seamless": {},
+    "paper": {"merged": False, "boundary": "separate", "response": 0.0},
+    "merged": {"boundary": "separate", "response": 0.0},
+    "fused": {"boundary": "fused", "response": 0.0},
+    "seamless": {"response": 0.0},
+    "responses": {},
 }
-"""Options of `spot` by step; the paper's first, the default last."""
+"""Options of `spot` by step; the paper's first, the default last, whose responses nobody records: it is decoded."""
 CURVE = "paper-gsm8k"
 
 
@@ -33,20 +35,25 @@ def groups(materials: Materials) -> list[Group]:
     if not materials.drafters:
         materials.note("ladder: its steps are of a trained drafter, and there is none; give --drafter")
     for target, rule in places(materials, RESOLUTIONS):
-        conditions = [
-            counted(materials, target, rule),
-            counted(materials, target, rule, ignore_stop=True),
-            counted(materials, target, rule, temperature=1.0),
-            *(timed(materials, target, rule, temperature=temperature) for temperature in (0.0, 1.0)),
-        ]
-        asked += [CellGroup(one, tuple(_steps(materials, one, budgets))) for one in conditions]
+        changes: tuple[dict[str, Any], ...] = ({}, {"ignore_stop": True}, {"temperature": 1.0})
+        for_forwards = [counted(materials, target, rule, **each) for each in changes]
+        for_time = [timed(materials, target, rule, temperature=temperature) for temperature in (0.0, 1.0)]
+        asked += [CellGroup(one, tuple(_steps(materials, one, budgets))) for one in (*for_forwards, *for_time)]
+        decoded = [replace(one, mode="real") for one in for_forwards]
+        asked += [CellGroup(one, tuple(_default(materials, one, budgets))) for one in decoded]
     return asked
+
+
+def _default(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
+    """The step that replay can't count."""
+    return [Wanted(SUITE, DRAFT_FREE), *trained(SUITE, materials, condition, budgets)]
 
 
 def _steps(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
     wanted = [Wanted(SUITE, DRAFT_FREE)]
     for chosen in STEPS.values():
-        wanted += trained(SUITE, materials, condition, budgets, **chosen)
+        if chosen:
+            wanted += trained(SUITE, materials, condition, budgets, **chosen)
     wanted += trained(SUITE, materials, condition, [MOST_STATES], curve=CURVE)
     if condition.mode == "replay" and not condition.sampling.temperature:
         wanted += [

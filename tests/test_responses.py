@@ -1,0 +1,164 @@
+"""Responses: what states that a round drafted say of how the block's slots respond to a commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fake_dlm import FakeTarget
+from hypothesis import given
+from hypothesis import strategies as st
+from stale_contexts import MASK, START, context_of
+from test_replay import order_drafter
+
+from spot_infer.answers import read_answers
+from spot_infer.blocks import BlockState
+from spot_infer.decode import decode
+from spot_infer.drafters import OrderDrafter
+from spot_infer.errors import SpotError
+from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.order_model import Scorer
+from spot_infer.packing import Replica, RowStates, pack
+from spot_infer.requests import DecodeSettings, Request, Round
+from spot_infer.responses import Responses, measured
+from spot_infer.transition import CommitRule
+
+L = 5
+Told = list[tuple[BlockState, list[float]]]
+
+
+def told(tokens: Sequence[Sequence[int | None]], seed: int) -> Told:
+    """States with random log-odds at their masked slots; None is a mask."""
+    draw = np.random.default_rng(seed)
+    states = [BlockState(START, tuple(MASK if one is None else one for one in each), MASK) for each in tokens]
+    return [(one, draw.normal(size=len(one.masked_slots)).astype(np.float32).tolist()) for one in states]
+
+
+slots = st.sampled_from([None, 1, 2])
+states = st.lists(st.tuples(*[slots] * L), min_size=1, max_size=12, unique=True)
+
+
+@given(states, st.tuples(*[slots] * L), st.integers(0, 99))
+def test_a_response_is_the_weighted_mean_over_pairs_one_commit_apart(
+    tokens: list[tuple[int | None, ...]], at: tuple[int | None, ...], seed: int
+) -> None:
+    seen = told(tokens, seed)
+    root = told([at], 0)[0][0]
+    before = Responses(np.full(L, 7), np.full((L, L), 9, dtype=np.float32))
+    found = measured(before, seen, root)
+    assert found is not None
+    dense = [dict(zip(state.masked_slots, odds, strict=True)) for state, odds in seen]
+    for slot in range(L):
+        sums: dict[int, list[tuple[float, dict[int, float]]]] = {}
+        for (earlier, _), was in zip(seen, dense, strict=True):
+            for (later, _), now in zip(seen, dense, strict=True):
+                pair = zip(earlier.tokens, later.tokens, strict=True)
+                apart = [place for place, (one, other) in enumerate(pair) if one != other]
+                if apart == [slot] and earlier.tokens[slot] == MASK and root.tokens[slot] == MASK:
+                    far = len(set(earlier.masked_slots) ^ set(root.masked_slots))
+                    change = {place: now[place] - was[place] for place in now}
+                    sums.setdefault(later.tokens[slot], []).append(((1 + far) ** -2, change))
+        if not sums:
+            assert found.token[slot] == 7 and (found.change[slot] == 9).all()
+            continue
+        expected = []
+        for token, pairs in sums.items():
+            row = np.zeros(L)
+            for place in range(L):
+                about = [(weight, change[place]) for weight, change in pairs if place in change]
+                row[place] = np.average([one for _, one in about], weights=[w for w, _ in about]) if about else 0
+            expected.append((token, row))
+        token, row = next(one for one in expected if one[0] == found.token[slot])
+        np.testing.assert_allclose(found.change[slot], row, atol=1e-5)
+    assert (before.token == 7).all() and (before.change == 9).all()
+
+
+def test_only_the_token_that_was_measured_counts() -> None:
+    one = Responses(np.array([4, -1, 6]), np.arange(9, dtype=np.float32).reshape(3, 3))
+    between = one.between(np.array([0, 1, 2]), np.array([4, 5, 7]))
+    assert between.tolist() == [[0, 1, 2], [0, 0, 0], [0, 0, 0]]
+    assert one.between(np.array([2, 0]), np.array([6, 4])).tolist() == [[8, 6], [2, 0]]
+
+
+@pytest.mark.parametrize("scorer", ["per_level", "one_call"])
+def test_scores_move_by_the_responses_of_all_slots_filled_since_the_stale_table(scorer: Scorer) -> None:
+    context = replace(context_of([3.0, 2.5, 2.0, 1.0, 0.5, 0.2], filled=(1,)), budget=4)
+    root = list(context.state.tokens)
+    token = np.array([10, root[1], 12, 99, -1, 15])  # slots 3 and 4: another token, and nothing
+    responses = Responses(token, np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32))
+    drafter = order_drafter(6, scorer).responding(0.5)
+    queries = [(0, (), 0), (0, (2,), 1), (0, (0, 3, 4), 3)]
+    plain = drafter.score([context])(queries)
+    moved = drafter.score([replace(context, responses=responses)])(queries)
+    assert not drafter.responding(0.0).reads_responses and drafter.reads_responses
+    for (_, path, _), was, now in zip(queries, plain, moved, strict=True):
+        left = [slot for slot in range(6) if slot not in (1, *path)]
+        filled = [slot for slot in (1, *path) if slot in (0, 1, 2)]
+        expected = was[left] * np.exp(0.5 * responses.change[np.ix_(filled, left)].sum(axis=0))
+        np.testing.assert_allclose(now[left], expected / expected.sum(), rtol=1e-5)
+
+
+class Spy:
+    """An order drafter that keeps what it was asked and what it answered."""
+
+    def __init__(self, drafter: OrderDrafter) -> None:
+        self.drafter, self.reads_responses = drafter, True
+        self.seen: list[tuple[DraftContext, DraftGraph]] = []
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        graphs = self.drafter.propose(contexts)
+        self.seen += zip(contexts, graphs, strict=True)
+        return graphs
+
+
+def test_a_decoder_measures_the_states_it_drafted_and_begins_anew_with_a_block() -> None:
+    target = FakeTarget(seed=3, block_length=12, vocab_size=30, stop_rate=0.0)
+    spy, prompt, rule = Spy(order_drafter(12)), tuple(range(2, 16)), CommitRule()
+    settings = DecodeSettings(34, budget=12, rule=rule, batch_size=1, boundary="separate")
+    every = list(decode(target, [Request(prompt)], settings, spy))
+    (result,) = [one.result for one in every if one.result is not None]
+    rounds = [one for one in every if one.graph is not None]
+    canvas = [*prompt, *result.tokens]
+    known: Responses | None = None
+    compared = 0
+    for now, (context, graph), (following, _) in zip(rounds, spy.seen, spy.seen[1:], strict=False):
+        known = context.responses
+        if following.state.start != context.state.start:
+            assert following.responses is None
+            continue
+        drafted = [context.state.with_commits(commits) for commits in graph.commits]
+        seen = [
+            (state, log_odds(target, canvas[: state.start], state, rule)) for state in drafted if state.masked_slots
+        ]
+        expected = measured(known, seen, last_passed(now))
+        assert (expected is None) is (following.responses is None)
+        if expected is not None and following.responses is not None:
+            np.testing.assert_array_equal(following.responses.token, expected.token)
+            np.testing.assert_allclose(following.responses.change, expected.change, atol=1e-5)
+            compared += 1
+    assert compared > 3
+
+
+def last_passed(one: Round) -> BlockState:
+    """The state that a round's last step was taken from."""
+    state = one.state
+    for step in one.steps[:-1]:
+        state = state.with_commits(step)
+    return state
+
+
+def log_odds(target: FakeTarget, prefix: Sequence[int], state: BlockState, rule: CommitRule) -> list[float]:
+    """What the target says of a state alone, in a forward of its own."""
+    cache = target.new_cache()
+    cache.add_row()
+    target.prefill(cache, [0], [prefix])
+    packed = pack([RowStates(0, len(prefix), [Replica(state, None)])], "concat", target.device, 0)
+    return read_answers(target, packed, target.forward(packed, cache), rule, [0])[0].log_odds
+
+
+@pytest.mark.parametrize("share", [-0.5, float("nan"), True])
+def test_a_share_that_is_none_is_refused(share: float) -> None:
+    with pytest.raises(SpotError, match=r"draft\.response is"):
+        order_drafter(8).responding(share)
