@@ -64,8 +64,8 @@ def ladder(cells: Sequence[Cell]) -> Content:
         "boundary; seamless: nor on the first block's opening, which the prompt's forward takes in (that forward is "
         "not counted in any row); responses, the default: scores follow what rejected states tell, which is decoded, "
         f"since no replay knows it; auto: as many states a round as pay on the curve {CURVE}. Shares are of the oracle "
-        f"with the same boundaries and budget. On {CURVE}: predicted throughput over draft-free's, no drafter's time in "
-        "it; positions: token positions forwarded a prompt, padding left out."
+        f"with the same boundaries and budget. On {CURVE}: predicted throughput over draft-free's, no drafter's time "
+        "in it; positions: token positions forwarded a prompt, padding left out."
     ]
     tables = tables_by_setting(pools, layout, beside=("mode",))
     return Content([table.without_empty_columns(ABSENT) for table in tables], notes=notes)
