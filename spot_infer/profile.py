@@ -25,7 +25,7 @@ from spot_infer.cost import CostCurve, DrafterCost
 from spot_infer.decode import decode
 from spot_infer.environment import environment
 from spot_infer.errors import SpotError
-from spot_infer.graph import DraftContext, Drafter, DraftGraph
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, reads_responses
 from spot_infer.packing import resolve_layout
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.table import TOP_K
@@ -59,11 +59,13 @@ class ProfileSettings:
 class Profiler:
     """Measures a curve block by block, so that other work can be timed in between.
 
-    The target runs under `decoding` (its rule, sampling, layout and batch_size, which is the rows a forward). Raises
-    SpotError where the prefix does not fit the target.
+    The target runs under `decoding` (its rule, sampling, layout and batch_size, which is the rows a forward); with
+    `responses` every drafted state is read. Raises SpotError where the prefix does not fit the target.
     """
 
-    def __init__(self, target: Target, settings: ProfileSettings, decoding: DecodeSettings) -> None:
+    def __init__(
+        self, target: Target, settings: ProfileSettings, decoding: DecodeSettings, responses: bool = False
+    ) -> None:
         length = target.spec.block_length
         prefix = (4 * length if settings.prefix_tokens is None else settings.prefix_tokens) // length * length
         if prefix + length > target.spec.max_positions:
@@ -72,6 +74,7 @@ class Profiler:
                 f"{target.spec.max_positions} positions; use a shorter one"
             )
         self.target, self.settings, self.decoding, self.prefix = target, settings, decoding, prefix
+        self.responses = responses
         self.clock = clock_for(target.device, settings.clock)
         self.prompts = random_prompts(target.spec, decoding.batch_size, prefix or 1, settings.seed)
         new = length if prefix else length - 1
@@ -88,7 +91,7 @@ class Profiler:
         """Decode one block draft-free and one with the sizes in turn."""
         kept = self._samples if self._number >= 0 else _Samples()
         sizes = _rotated(self.settings.sizes, self._number, self.settings.seed)
-        _measure_block(self.target, self.prompts, self._block, sizes, self.clock, kept)
+        _measure_block(self.target, self.prompts, self._block, sizes, self.responses, self.clock, kept)
         self._number += 1
 
     def curve(self, drafter: DrafterCost | None = None) -> CostCurve:
@@ -124,7 +127,7 @@ def profile(
     progress: Callable[[str], None] = lambda done: None,
 ) -> CostCurve:
     """The curve of `target`, and what `drafter` takes on prompts of random tokens."""
-    profiler = Profiler(target, settings, decoding)
+    profiler = Profiler(target, settings, decoding, reads_responses(drafter))
     for number in range(profiler.blocks):
         profiler.measure_block()
         progress(f"{number + 1} of {profiler.blocks} blocks")
@@ -184,6 +187,7 @@ def _measure_block(
     prompts: Sequence[Request],
     block: DecodeSettings,
     sizes: Sequence[int],
+    responses: bool,
     clock: Clock,
     into: _Samples,
 ) -> None:
@@ -202,7 +206,7 @@ def _measure_block(
             into.rounds[0, masked].append(now - last)
             into.forwards[0, masked].append(timed.forward_s)
         timed.prefill_s, last = 0.0, clock.now()
-    forced = _ForcedDrafter(sizes, timed, clock)
+    forced = _ForcedDrafter(sizes, responses, timed, clock)
     for _ in decode(timed, prompts, replace(block, budget=max(sizes) - 1), forced):
         forced.finish()
     for key, seconds, forward in forced.samples:
@@ -214,8 +218,8 @@ class _ForcedDrafter:
     """Drafts as many states as are due at the root's number of masked slots, in three paths of tokens that the target
     holds unlikely, and times the rounds, each from the end of its proposal to what it yields."""
 
-    def __init__(self, sizes: Sequence[int], target: TimedTarget, clock: Clock) -> None:
-        self.sizes, self.target, self.clock = sizes, target, clock
+    def __init__(self, sizes: Sequence[int], responses: bool, target: TimedTarget, clock: Clock) -> None:
+        self.sizes, self.reads_responses, self.target, self.clock = sizes, responses, target, clock
         self.samples: list[tuple[tuple[int, int], float, float]] = []
         self._open: tuple[tuple[int, int], float] | None = None
 
