@@ -45,24 +45,40 @@ class SetHead(nn.Module):
         place, states = _places(of, len(codes))
         filled = codes.new_zeros(len(codes), states, slot.shape[1])
         filled[of, place] = taken.to(codes.dtype)
-        parts = [tensor.split(self._tables_at_once(slot)) for tensor in (codes, slot, filled)]
+        telling = _filled_anywhere(filled)
+        parts = [tensor.split(self._tables_at_once(slot, telling)) for tensor in (codes, slot, filled, telling)]
         scores = torch.cat([self._scores(*part) for part in zip(*parts, strict=True)])
         return scores[of, place] * self.sharpness[depth.clamp(max=len(self.sharpness) - 1)].exp()[:, None]
 
-    def _scores(self, codes: Tensor, slot: Tensor, filled: Tensor) -> Tensor:
+    def _scores(self, codes: Tensor, slot: Tensor, filled: Tensor, telling: Tensor) -> Tensor:
         """Scores [S, k, m], not yet sharpened, of k states of each table: codes [S, m, ...], slot [S, m], filled
-        [S, k, m] of zeros and ones."""
+        [S, k, m] of zeros and ones, telling [S, t]: columns that hold those filled in any of its states."""
         base, gate, message, prior = codes.split((*(3 * [self.hidden]), 1), dim=-1)
-        offset = functional.embedding(slot[:, :, None] - slot[:, None] + self.block_length - 1, self.offset)
-        told = torch.addcmul(offset, gate[:, None], message[:, :, None])  # [S, filled slot, slot, hidden]
+        if telling.shape[1] < slot.shape[1]:
+            message = message.gather(1, telling[:, :, None].expand(-1, -1, self.hidden))
+            filled = filled.gather(2, telling[:, None].expand(-1, filled.shape[1], -1))
+        offset = functional.embedding(
+            slot.gather(1, telling)[:, :, None] - slot[:, None] + self.block_length - 1, self.offset
+        )
+        told = torch.addcmul(offset, gate[:, None], message[:, :, None])  # [S, telling slot, slot, hidden]
         hears = torch.baddbmm(base.flatten(1)[:, None], filled, told.flatten(2)).unflatten(2, (slot.shape[1], -1))
         return self.out(functional.relu(hears)).squeeze(-1) + prior.transpose(1, 2)
 
-    def _tables_at_once(self, slot: Tensor) -> int:
-        """How many tables of `slot` [S, m] are laid out, slot by slot, at once."""
-        numbers = max(slot.shape[1] ** 2 * self.hidden, 1)
+    def _tables_at_once(self, slot: Tensor, telling: Tensor) -> int:
+        """How many tables of `slot` [S, m] are laid out, slot by telling slot, at once."""
+        numbers = max(slot.shape[1] * telling.shape[1] * self.hidden, 1)
         most = MOST_LAID_OUT // numbers if slot.device.type == "cpu" else len(slot)
         return max(most, 1)
+
+
+def _filled_anywhere(filled: Tensor) -> Tensor:
+    """Columns [S, t] of `filled` [S, k, m] that hold those filled in any state of a table, t as few as do for every
+    table: a search's states share theirs, so long blocks have few. All of them, in order, where that is all."""
+    anywhere = filled.any(dim=1)
+    most = int(anywhere.sum(dim=1).max()) if len(filled) else 0
+    if most == filled.shape[2]:
+        return torch.arange(most, device=filled.device).expand(len(filled), -1)
+    return anywhere.long().argsort(dim=1, descending=True, stable=True)[:, :most]
 
 
 def _places(of: Tensor, tables: int) -> tuple[Tensor, int]:

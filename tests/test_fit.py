@@ -77,6 +77,12 @@ def test_an_end_inside_an_epoch_may_be_the_best_and_is_forgotten_by_a_longer_run
     assert {file.name for file in (tmp_path / "cut").iterdir()} == {file.name for file in whole.parent.iterdir()}
 
 
+def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(SpotError, match=r"the loss is not a number at step \d+; lower fit\.learning_rate"):
+        run(tmp_path, max_steps=6, learning_rate=1e30)
+    assert not list(tmp_path.glob("*.ckpt"))
+
+
 def test_a_strategy_that_is_none_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(SpotError, match=r"fit\.strategy"):
         run(tmp_path / "run", strategy="warp")

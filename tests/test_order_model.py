@@ -50,6 +50,19 @@ def test_the_default_network_has_the_papers_size(scorer: Scorer) -> None:
 
 
 @both
+def test_a_table_without_slots_leaves_the_others_gradients_alone(scorer: Scorer) -> None:
+    table, slot, valid, root, of, taken, depth = make_inputs()
+    empty = [torch.cat([one, torch.zeros_like(one[:1])]) for one in (table, slot, valid, root)]
+    gradients = []
+    for tables in ((table, slot, valid, root), empty):
+        model = make_model(scorer)
+        model(*tables, of, taken, depth).softmax(-1)[:, 0].sum().backward()
+        gradients.append([one.grad for one in model.parameters()])
+    for alone, beside in zip(*gradients, strict=True):
+        torch.testing.assert_close(alone, beside)
+
+
+@both
 def test_taken_slots_have_no_probability(scorer: Scorer) -> None:
     inputs = make_inputs()
     taken = inputs[5]

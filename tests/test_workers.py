@@ -173,13 +173,3 @@ def test_workers_of_this_machine(prompts: Path, whole: Path, tmp_path: Path, mon
     assert (summary.written, summary.ended) == (LEASES, ())
     assert summary.recorded is not None and summary.tally.trajectories == PROMPTS
     assert folder_bytes(tmp_path / "out") == folder_bytes(whole)
-
-
-@pytest.mark.slow
-def test_workers_on_a_ray_cluster(prompts: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
-    here = Path(__file__).resolve().parent
-    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parent}:{':'.join(sys.path)}")
-    summary = collect_with_workers(Job(small_recipe(prompts), tmp_path / "out", load=fake_of), 2, ray="local")
-    assert (summary.written, summary.ended) == (LEASES, ())
-    assert folder_bytes(tmp_path / "out") == folder_bytes(whole)

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -207,7 +206,7 @@ def _work_here(job: Job, rank: Rank, sender: Connection) -> None:
     thread, unless the environment says more: the bits of a matrix product depend on how many share it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
     try:
@@ -219,7 +218,8 @@ def _work_here(job: Job, rank: Rank, sender: Connection) -> None:
         sys.exit(2)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Wait, in a thread, for the process that started this one, and end with it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -239,6 +239,6 @@ def _how_it_ended(code: int) -> str:
 
 def _ray_crew(address: str) -> Callable[[Job, Sequence[Rank]], Crew]:
     """Of a cluster that answers; refused before anything is opened otherwise."""
-    from spot_train.collect.ray_workers import RayCrew, connected
+    from spot_train.collect.ray_workers import RayCrew
 
-    return partial(RayCrew, connected(address))
+    return RayCrew(address).start

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,7 @@ def epoch_batches(steps: Steps, batch_size: int, seed: int, epoch: int, pool: in
     return [batches[index] for index in generator.permutation(len(batches))]
 
 
+@lru_cache(maxsize=2)
 def window_order(windows: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """The order in which an epoch goes through its windows. A pure function of (seed, epoch)."""
     return np.random.Generator(np.random.Philox(key=[seed, (1 << 33) + epoch])).permutation(windows)

@@ -90,7 +90,7 @@ class FitRecord(Callback):
         self.heldout_replay = heldout_replay
         self.max_steps = max_steps
         self.rows: list[Row] = []
-        self.loss_sum = 0.0
+        self.loss_sum: float | Tensor = 0.0
         self.loss_count = 0
         self.complete = False
         self.pending: PendingSignal | None = None
@@ -100,7 +100,8 @@ class FitRecord(Callback):
         return min(self.rows, key=lambda row: row[MONITOR], default=None)
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("rows", "loss_sum", "loss_count", "complete")}
+        loss_sum = float(self.loss_sum)
+        return {"rows": self.rows, "loss_sum": loss_sum, "loss_count": self.loss_count, "complete": self.complete}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         for name, value in state_dict.items():
@@ -110,20 +111,26 @@ class FitRecord(Callback):
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss: Tensor = outputs["loss"]
-        self.loss_sum += float(loss)
+        self.loss_sum = self.loss_sum + loss.detach().double()
         self.loss_count += 1
-        if not math.isfinite(self.loss_sum):
-            raise SpotError(f"the loss is not a number at step {trainer.global_step}; lower fit.learning_rate")
-        if trainer.is_global_zero and trainer.global_step % LOG_EVERY_STEPS == 0:
-            log(trainer, {"train/step_loss": float(loss)}, trainer.global_step)
+        if trainer.global_step % LOG_EVERY_STEPS == 0:
+            self._check_loss(trainer)
+            if trainer.is_global_zero:
+                log(trainer, {"train/step_loss": float(loss)}, trainer.global_step)
         if batch_idx + 1 == int(trainer.num_training_batches):
             return
         number = None if self.pending is None else self.pending.number
         due = trainer.global_step % SAVE_EVERY_STEPS == 0 or trainer.global_step == self.max_steps
         if due or number is not None:
+            self._check_loss(trainer)
             trainer.save_checkpoint(self.out / LAST_FILE)
         if number is not None:
             raise Interrupted(number, f"interrupted: step {trainer.global_step} is in {self.out}; run again to resume")
+
+    def _check_loss(self, trainer: lightning.Trainer) -> None:
+        """Read the losses so far, which waits for the device, so not at every step; before anything is saved."""
+        if not math.isfinite(self.loss_sum):
+            raise SpotError(f"the loss is not a number at step {trainer.global_step}; lower fit.learning_rate")
 
     def on_train_epoch_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         if trainer.fit_loop.epoch_loop.batch_progress.current.ready < int(trainer.num_training_batches):
@@ -136,9 +143,10 @@ class FitRecord(Callback):
 
     def add_row(self, trainer: lightning.Trainer, module: OrderModule, inside: bool = False) -> None:
         """Measure, write the row, and save the checkpoint if it is the best so far. inside: not at an epoch's end."""
+        self._check_loss(trainer)
         values = {name: float(value) for name, value in trainer.callback_metrics.items() if "/" in name}
         row: Row = {"epoch": trainer.current_epoch, "step": trainer.global_step}
-        row["train/loss"] = self.loss_sum / max(self.loss_count, 1)
+        row["train/loss"] = float(self.loss_sum) / max(self.loss_count, 1)
         row |= dict(sorted(values.items()))
         if trainer.is_global_zero:
             row |= self.heldout_replay(module)
