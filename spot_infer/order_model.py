@@ -228,8 +228,8 @@ class OrderModel(nn.Module):
         inputs = inputs.to(self.input.weight.dtype)
         hidden = self.input((inputs - self.input_mean) * self.input_scale) + self.slot_embedding(slot)
         whole = valid.device.type == "cpu" and bool(valid.all())  # elsewhere the question would synchronise
-        attended = valid | ~valid.any(dim=1, keepdim=True)  # a table without slots attends anywhere: of no slot is NaN
-        attend = None if whole else attended[:, None, None, :]
+        anywhere = ~valid.any(dim=1, keepdim=True)  # where a table has no slot: attention of nothing is NaN
+        attend = None if whole else (valid | anywhere)[:, None, None, :]
         for layer in self.layers:
             hidden = layer(hidden, attend)
         return torch.as_tensor(self.norm(hidden))

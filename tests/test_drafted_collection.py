@@ -23,7 +23,7 @@ from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings, Request
 from spot_train.agreement import agreement
-from spot_train.collect.collect import collect, decode_settings, shared_attributes
+from spot_train.collect.collect import Summary, collect, decode_settings, shared_attributes
 from spot_train.collect.drafted_check import check_drafted
 from spot_train.collect.leases import Forwards, decode_lease, split_leases
 from spot_train.collect.methods import OneMethod, collection_method, drafted_method, method_record
@@ -31,6 +31,7 @@ from spot_train.collect.recording import decoded_trajectories
 from spot_train.compare.compare import Method
 from spot_train.methods import DrafterSources
 from spot_train.prompts import load_prompts
+from spot_train.recipe.recipe import Recipe
 from spot_train.shards.store import open_shards, shard_name
 from spot_train.trajectory import Trajectory
 
@@ -76,17 +77,25 @@ def test_a_float64_network_records_the_same_to_the_shards_precision(case: Case) 
         assert_same(one, other, exact=False)
 
 
+@pytest.fixture(scope="module", params=[0.0, 0.7])
+def draft_free(
+    request: pytest.FixtureRequest, prompts: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Recipe, Path, Summary]:
+    """A recipe of two leases at a temperature, and what it collects draft-free."""
+    recipe = small_recipe(prompts, sampling={"temperature": request.param}, prompts={"limit": 2 * LEASE})
+    out = tmp_path_factory.mktemp("free")
+    return recipe, out, collect(recipe, out, fake_target())
+
+
 @pytest.mark.parametrize("method", [chain(), chain("fused"), chain(budget=1), Method("random", 4, RandomDrafter(1))])
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_drafted_set_holds_the_draft_free_arrays(
-    prompts: Path, tmp_path: Path, method: Method, temperature: float
+    draft_free: tuple[Recipe, Path, Summary], tmp_path: Path, method: Method
 ) -> None:
-    recipe = small_recipe(prompts, sampling={"temperature": temperature}, prompts={"limit": 2 * LEASE})
-    free = collect(recipe, tmp_path / "free", fake_target())
+    recipe, folder, free = draft_free
     drafted = collect(recipe, tmp_path / "drafted", fake_target(), method=method)
     arrays = [
-        {name: data for name, data in folder_bytes(tmp_path / out).items() if "zarr/" in name and "/c/" in name}
-        for out in ("free", "drafted")
+        {name: data for name, data in folder_bytes(out).items() if "zarr/" in name and "/c/" in name}
+        for out in (folder, tmp_path / "drafted")
     ]
     assert arrays[0] == arrays[1] and arrays[0]
     assert free.recorded is not None and drafted.recorded is not None
