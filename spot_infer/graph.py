@@ -149,6 +149,18 @@ class DraftContext:
     ending: Ending | None = None
     responses: Responses | None = None
 
+    def changes(self) -> NDArray[np.float32] | None:
+        """What filling each of the stale table's m slots with its drafted token does to the log-odds of the others,
+        [m, m], 0 where that was not measured; None where nothing was."""
+        if self.responses is None:
+            return None
+        table = self.tables[0]
+        drawn = table.drawn_token if self.temperature > 0 else None
+        slots = table.slots.astype(np.int64)
+        root = np.array(self.state.tokens)[slots]
+        drafted = table.top_token[:, 0] if drawn is None else drawn
+        return self.responses.between(slots, np.where(root == self.state.mask_id, drafted, root))
+
     @property
     def room(self) -> int:
         """Most masked slots of the root that a drafted state is worth filling: all but the last, or all."""

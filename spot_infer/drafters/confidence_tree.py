@@ -49,18 +49,9 @@ class ConfidenceTreeDrafter:
         """One graph a context. Nothing under a rule that commits several slots in every step: this tree drafts one."""
         if slots_per_step(self.rule) > 1:
             return [DraftGraph(merged=self.merged) for _ in contexts]
-        hypotheses = [self._hypotheses(context) for context in contexts]
+        hypotheses = [rule_hypotheses(context, self.rule, self.runner_up_below) for context in contexts]
         orders = [stale_order(context, self.rule, self.drawn_confidence) for context in contexts]
         return search(contexts, self._scorer(contexts), hypotheses, self.merged, orders)
-
-    def _hypotheses(self, context: DraftContext) -> list[list[tuple[int, float]]]:
-        """Tokens to draft; at temperature 0 a slot's best token has the probability that its log-odds say, at the
-        rule's resolution, since float16 would order slots that the rule ties."""
-        listed = token_hypotheses(context, self.runner_up_below)
-        if context.temperature > 0:
-            return listed
-        best = stale_confidence(context, replace(self.rule, ranking="probability")).tolist()
-        return [[(pairs[0][0], p), *pairs[1:]] for pairs, p in zip(listed, best, strict=True)]
 
     def _scorer(self, contexts: Sequence[DraftContext]) -> Score:
         slots = [context.tables[0].slots for context in contexts]
@@ -77,3 +68,13 @@ class ConfidenceTreeDrafter:
             return answers
 
         return score
+
+
+def rule_hypotheses(context: DraftContext, rule: CommitRule, runner_up_below: float) -> list[list[tuple[int, float]]]:
+    """Tokens to draft at every slot; at temperature 0 a slot's best token has the probability that its log-odds say, at
+    the rule's resolution, since float16 would order slots that the rule ties."""
+    listed = token_hypotheses(context, runner_up_below)
+    if context.temperature > 0:
+        return listed
+    best = stale_confidence(context, replace(rule, ranking="probability")).tolist()
+    return [[(pairs[0][0], p), *pairs[1:]] for pairs, p in zip(listed, best, strict=True)]

@@ -51,7 +51,8 @@ class StaleInputs:
         self.slot = tables.slot.astype(np.int64)[rows]
         self.table = torch.from_numpy(features[rows]).to(self.device)
         self.root = np.take_along_axis(self.filled, self.slot, axis=1) & self.valid
-        self.responses = [_responses(context, response) for context in contexts]
+        changes = [context.changes() if response else None for context in contexts]
+        self.responses = [None if one is None else np.float32(response) * one for one in changes]
 
     def taken(self, queries: Sequence[Query]) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
         """The queries' contexts [Q], their widest table m, and its slots that are filled in each state, [Q, m]."""
@@ -68,17 +69,6 @@ class StaleInputs:
         size = most or _CHUNK_STATES.get(self.device.type, _MOST_STATES)
         shortest_first = sorted(range(len(contexts)), key=lambda index: self.lengths[contexts[index]])
         return [shortest_first[first : first + size] for first in range(0, len(contexts), size)]
-
-
-def _responses(context: DraftContext, share: float) -> NDArray[np.float32] | None:
-    """`share` of what was measured between the slots of a context's stale table, whose drafted tokens count."""
-    if context.responses is None or not share:
-        return None
-    table, state = context.tables[0], context.state
-    slots = table.slots.astype(np.int64)
-    drafted = table.drawn_token if context.temperature > 0 and table.drawn_token is not None else table.top_token[:, 0]
-    root = np.array(state.tokens)[slots]
-    return np.float32(share) * context.responses.between(slots, np.where(root == state.mask_id, drafted, root))
 
 
 class LevelScores:
