@@ -45,6 +45,7 @@ METHODS_REPLAYED = [
     ("chain", {"rank": 2, "drawn_confidence": True}),
     ("confidence_tree", {}),
     ("confidence_tree", {"merged": False, "drawn_confidence": True}),
+    ("odds_tree", {}),
     ("trajectory_tree", {"width": 3, "depth": 4}),
     ("calibrated_graph", {}),
     ("calibrated_graph", {"prune_below": 0.02, "drawn_confidence": True}),

@@ -1,8 +1,9 @@
-"""One small file a drafter: order (SPOT), chain, confidence and trajectory trees, calibrated graph, oracle, random."""
+"""One small file a drafter: order (SPOT), chain; confidence, odds and trajectory tree; calibrated graph, oracle, random."""
 
 from spot_infer.drafters.calibrated_graph import CalibratedGraph, CalibratedGraphDrafter
 from spot_infer.drafters.chain import ChainDrafter
 from spot_infer.drafters.confidence_tree import ConfidenceTreeDrafter
+from spot_infer.drafters.odds_tree import OddsTreeDrafter
 from spot_infer.drafters.oracle import OracleDrafter
 from spot_infer.drafters.order import DraftSettings, OrderDrafter
 from spot_infer.drafters.random import RandomDrafter
@@ -14,6 +15,7 @@ __all__ = [
     "ChainDrafter",
     "ConfidenceTreeDrafter",
     "DraftSettings",
+    "OddsTreeDrafter",
     "OracleDrafter",
     "OrderDrafter",
     "RandomDrafter",

@@ -8,7 +8,6 @@ slot filled since the stale table (`responses.py`), as finely as the commit rule
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +21,9 @@ from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.responses import RESPONSE
 from spot_infer.transition import CommitRule
 
-SHARPNESS = 2.0
-"""Log-odds to scores; chosen on held-out prompts of two targets, as is `TIE_STEP`."""
-TIE_STEP = 2.0
-"""What a slot's score falls by for every slot that the rule ties with it and takes before it."""
+SHARPNESS, RANK_STEP, TIE_STEP = 1.0, 0.5, 1.0
+"""What a slot's score gains by log-odds, loses by every slot before it in the rule's order, and by every one of those
+that the rule ties with it. Chosen on held-out prompts of two targets."""
 
 
 class OddsTreeDrafter:
@@ -78,10 +76,10 @@ class OddsTreeDrafter:
         return search(contexts, self._scorer(contexts), hypotheses, self.merged, orders, width)
 
     def _scorer(self, contexts: Sequence[DraftContext]) -> Score:
-        tables = [_Table(context, self.response if self.reads_responses else 0.0) for context in contexts]
+        tables = [_Table(context, self.rule, self.response if self.reads_responses else 0.0) for context in contexts]
 
         def score(queries: list[Query]) -> list[NDArray[np.float64]]:
-            return [tables[index].law(path, self.rule) for index, path, _ in queries]
+            return [tables[index].law(path) for index, path, _ in queries]
 
         return score
 
@@ -89,24 +87,27 @@ class OddsTreeDrafter:
 class _Table:
     """What a law needs of one context's stale table."""
 
-    def __init__(self, context: DraftContext, response: float) -> None:
-        self.table = context.tables[0]
+    def __init__(self, context: DraftContext, rule: CommitRule, response: float) -> None:
+        self.rule, self.table = rule, context.tables[0]
         self.slots = self.table.slots.astype(np.int64)
         self.filled = ~np.isin(self.slots, context.state.masked_slots)
+        self.most = np.inf if not rule.tie_width else np.log(1 / rule.tie_width - 1)
         changes = context.changes() if response else None
         self.changes = None if changes is None else response * changes
 
-    def law(self, path: tuple[int, ...], rule: CommitRule) -> NDArray[np.float64]:
+    def law(self, path: tuple[int, ...]) -> NDArray[np.float64]:
         """Probabilities [m] of the next slot in the state that fills the slots `path` after the root."""
         filled = self.filled | np.isin(self.slots, path)
         odds = self.table.log_odds
         if self.changes is not None:
             odds = odds + filled.astype(np.float32) @ self.changes
-        values = np.where(filled, -np.inf, stale_ranking(self.table.top_logprob, odds, rule))
+        values = np.where(filled, -np.inf, stale_ranking(self.table.top_logprob, odds, self.rule))
         order = np.lexsort((self.slots, -values))
         sorted_values = -values[order]
         scores = np.empty(len(order))
-        scores[order] = -TIE_STEP * (np.arange(len(order)) - np.searchsorted(sorted_values, sorted_values))
+        before = np.arange(len(order))
+        tied = before - np.searchsorted(sorted_values, sorted_values)
+        scores[order] = -RANK_STEP * before - TIE_STEP * tied
         scores += SHARPNESS * np.minimum(odds, self.most)
         scores[filled] = -np.inf
         shares = np.exp(scores - scores.max())

@@ -72,7 +72,7 @@ def untrained(suite: str, budgets: Sequence[int]) -> list[Wanted]:
     published = {"chain": options(depth=CHAIN_DEPTH), "trajectory_tree": options(depth=TREE_DEPTH)}
     return [
         Wanted(suite, DRAFT_FREE),
-        *(Wanted(suite, "confidence_tree", budget) for budget in budgets),
+        *(Wanted(suite, name, budget) for name in ("confidence_tree", "odds_tree") for budget in budgets),
         *(
             Wanted(suite, name, budget, shape)
             for name in published

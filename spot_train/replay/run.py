@@ -34,7 +34,7 @@ Chosen = tuple[str, Mapping[str, Any]]
 
 def default_methods(order: bool, graph: bool) -> list[Chosen]:
     """Every method that shards and the given sources allow, the oracles last."""
-    names = ["draft-free", "chain", "trajectory_tree", "confidence_tree"]
+    names = ["draft-free", "chain", "trajectory_tree", "confidence_tree", "odds_tree"]
     names += ["calibrated_graph"] * graph + ["spot"] * order
     return [(name, {}) for name in (*names, "token_oracle", "position_oracle", "joint_oracle")]
 

@@ -25,6 +25,7 @@ METHOD_ORDER = (
     "random",
     "chain",
     "confidence_tree",
+    "odds_tree",
     "trajectory_tree",
     GRAPH,
     SPOT,
@@ -33,7 +34,7 @@ METHOD_ORDER = (
     "joint_oracle",
 )
 STYLE_ORDER = (
-    *(SPOT, GRAPH, "chain", "confidence_tree", "trajectory_tree"),
+    *(SPOT, GRAPH, "chain", "confidence_tree", "odds_tree", "trajectory_tree"),
     *(DRAFT_FREE, "token_oracle", "random", POSITION_ORACLE, "joint_oracle"),
 )
 
