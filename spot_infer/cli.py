@@ -45,7 +45,9 @@ def generate(
     live: Annotated[bool | None, _option(_OUT, "Show the active block; on in a terminal.", "--live/--no-live")] = None,
     pace: Annotated[float, _option(_OUT, "Seconds to hold each round in view.", min=0)] = 0.0,
     target: Annotated[str | None, _option(_WHERE, "Folder or hub id. Default: the packaged tiny target.")] = None,
-    drafter: Annotated[str | None, _option(_WHERE, "Folder or hub id. Default: the packaged target's own.")] = None,
+    drafter: Annotated[
+        str | None, _option(_WHERE, "Folder, hub id, or untrained. Default: the packaged target's own.")
+    ] = None,
     draft_free: Annotated[bool, _option(_WHERE, "No drafts.", "--draft-free")] = False,
     dtype: Annotated[str, _option(_WHERE, "auto, float32, bfloat16, float16 or float64.")] = "auto",
     device: Annotated[str | None, _option(_WHERE, "cpu, cuda, cuda:1, ...")] = None,

@@ -17,7 +17,7 @@ from rich.progress import track
 from spot_infer.api import GenerationConfig, rule_mismatch
 from spot_infer.checkpoint import load_drafter
 from spot_infer.decode import decode
-from spot_infer.drafters import OrderDrafter
+from spot_infer.drafters import OddsTreeDrafter, OrderDrafter
 from spot_infer.encoded_prompts import encode_rows
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
@@ -38,6 +38,8 @@ DRAFTERS = {
     CommitRule(resolution="bfloat16"): "data/tiny-sdar-drafter-one-call-bf16",
 }
 """The packaged target's drafters by the commit rule that they were trained under."""
+UNTRAINED = "untrained"
+"""The drafter's name that stands for the one which needs no training."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,14 @@ def load_run(
         torch.set_num_threads(threads)
     packaged_drafter = DRAFTERS[min(DRAFTERS, key=lambda rule: abs(rule.tie_width - config.rule.tie_width))]
     loaded = load_target(packaged(TARGET) if target is None else target, **loading)
-    chosen: OrderDrafter | None = None
-    if not draft_free and (drafter is not None or target is None):
+    chosen: OrderDrafter | OddsTreeDrafter | None = None
+    if drafter == UNTRAINED:
+        chosen = OddsTreeDrafter(config.rule)
+    elif not draft_free and (drafter is not None or target is None):
         chosen = load_drafter(packaged(packaged_drafter) if drafter is None else drafter).to(device=loaded.device)
     elif not draft_free:
-        _note("no --drafter was given for this target, so decoding is draft-free")
-    if chosen is not None:
+        _note("no --drafter was given, so decoding is draft-free; `--drafter untrained` drafts for any target")
+    if isinstance(chosen, OrderDrafter):
         chosen.check_block_length(loaded.spec.block_length)
         if mismatch := rule_mismatch(chosen, config.rule):
             _note(mismatch)

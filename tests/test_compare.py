@@ -80,7 +80,7 @@ def test_padding_holds_for_every_drafted_method_of_a_number(pad: bool) -> None:
     plan = Comparison(task, replace(SETTINGS, pad=pad), (3,), curve=load_curve("paper-mbpp"))
     rows = side_by_side(FakeTarget(strength=0.2), ChainDrafter(), plan, Console(file=io.StringIO()))
     padded = [(row["method"], row["pad"]) for row in rows]
-    assert padded == [("draft-free", False), ("chain", pad), ("spot", pad), ("spot", False)]
+    assert padded == [("draft-free", False), ("chain", pad), ("odds_tree", pad), ("spot", pad), ("spot", False)]
     assert len({row["identical"] for row in rows}) == 1
 
 

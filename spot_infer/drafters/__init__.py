@@ -1,4 +1,4 @@
-"""One small file a drafter: order (SPOT), chain; confidence, odds and trajectory tree; calibrated graph, oracle, random."""
+"""One small file a drafter: order (SPOT), chain; trees of confidence, odds, trajectories; graph, oracle, random."""
 
 from spot_infer.drafters.calibrated_graph import CalibratedGraph, CalibratedGraphDrafter
 from spot_infer.drafters.chain import ChainDrafter

@@ -20,7 +20,7 @@ from spot_infer.allocate import MOST_STATES
 from spot_infer.api import rule_mismatch
 from spot_infer.atomic import write_file
 from spot_infer.cost import CostCurve
-from spot_infer.drafters import ChainDrafter, OrderDrafter
+from spot_infer.drafters import ChainDrafter, OddsTreeDrafter, OrderDrafter
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
 from spot_infer.requests import DecodeSettings, Request
@@ -53,7 +53,8 @@ class Comparison:
 
 
 def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Console) -> list[dict[str, Any]]:
-    """Run draft-free, the untrained chain and the drafter at every budget, interleaved; one row of results each.
+    """Run draft-free, the untrained chain, and at every budget the untrained odds tree and the drafter, interleaved; one
+    row of results each.
 
     The drafter may come from any target of this block length. A row of one that was trained under another rule has a
     `warning`. Raises SpotError where its block length is another.
@@ -63,13 +64,16 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     ids = [example.encode(target) for example in plan.task.examples]
     requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
     shared: dict[str, Any] = {name: getattr(plan.settings, name) for name in ("boundary", "verifier", "pad")}
-    if plan.settings.verifier == "rejection" and isinstance(drafter, OrderDrafter):
-        drafter = drafter.as_chain()
+    odds = OddsTreeDrafter(plan.settings.rule)
+    if plan.settings.verifier == "rejection":
+        odds = odds.as_chain()
+        drafter = drafter.as_chain() if isinstance(drafter, OrderDrafter) else drafter
     chain = Method("chain", (*plan.budgets, CHAIN_BUDGET)[0], ChainDrafter(plan.settings.rule), **shared)
+    trees = [Method("odds_tree", budget, odds, plan.floor, **shared) for budget in plan.budgets]
     spot = [Method("spot", budget, drafter, plan.floor, **shared) for budget in plan.budgets]
     if plan.curve is not None:
         spot.append(Method("spot", MOST_STATES, drafter, curve=plan.curve, **{**shared, "pad": False}))
-    methods = [Method("draft-free"), chain, *spot]
+    methods = [Method("draft-free"), chain, *trees, *spot]
     bar = Progress(
         TextColumn("decode"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), console=console
     )
