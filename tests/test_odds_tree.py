@@ -9,7 +9,7 @@ import pytest
 from stale_contexts import context_of
 
 from spot_infer.drafters import OddsTreeDrafter
-from spot_infer.drafters.odds_tree import RANK_STEP, SHARPNESS, TIE_STEP
+from spot_infer.drafters.odds_order import RANK_STEP, SHARPNESS, TIE_STEP
 from spot_infer.graph import DraftContext, reads_responses
 from spot_infer.responses import Responses
 from spot_infer.transition import CommitRule

@@ -17,6 +17,8 @@ from spot_infer.answers import read_answers
 from spot_infer.blocks import BlockState
 from spot_infer.decode import decode
 from spot_infer.drafters import OrderDrafter
+from spot_infer.drafters.odds_order import odds_scores
+from spot_infer.drafters.order_scores import ODDS_SHARE, TRAINED_SHARE
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.order_model import Scorer
@@ -26,6 +28,7 @@ from spot_infer.responses import Responses, measured
 from spot_infer.transition import CommitRule
 
 L = 5
+TOP = np.zeros((0, 0))
 Told = list[tuple[BlockState, list[float]]]
 
 
@@ -96,8 +99,11 @@ def test_scores_move_by_the_responses_of_all_slots_filled_since_the_stale_table(
     for (_, path, _), was, now in zip(queries, plain, moved, strict=True):
         left = [slot for slot in range(6) if slot not in (1, *path)]
         filled = [slot for slot in (1, *path) if slot in (0, 1, 2)]
-        expected = was[left] * np.exp(0.5 * responses.change[np.ix_(filled, left)].sum(axis=0))
-        np.testing.assert_allclose(now[left], expected / expected.sum(), rtol=1e-5)
+        change = 0.5 * responses.change[np.ix_(filled, left)].sum(axis=0)
+        odds = context.tables[0].log_odds[left] + change
+        order = odds_scores(odds[None], np.array(left), np.zeros((1, len(left)), dtype=bool), TOP, CommitRule())[0]
+        scores = TRAINED_SHARE * (np.log(was[left]) + change) + ODDS_SHARE * order
+        np.testing.assert_allclose(now[left], np.exp(scores) / np.exp(scores).sum(), rtol=1e-4)
 
 
 class Spy:

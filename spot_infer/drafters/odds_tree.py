@@ -15,15 +15,11 @@ from numpy.typing import NDArray
 from spot_infer.draft import Query, Score, search
 from spot_infer.drafters.confidence_tree import rule_hypotheses
 from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW
+from spot_infer.drafters.odds_order import odds_scores, shares
 from spot_infer.drafters.stale import slots_per_step, stale_order
-from spot_infer.features import stale_ranking
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.responses import RESPONSE
 from spot_infer.transition import CommitRule
-
-SHARPNESS, RANK_STEP, TIE_STEP = 1.0, 0.5, 1.0
-"""What a slot's score gains by log-odds, loses by every slot before it in the rule's order, and by every one of those
-that the rule ties with it. Chosen on held-out prompts of two targets."""
 
 
 class OddsTreeDrafter:
@@ -76,39 +72,28 @@ class OddsTreeDrafter:
         return search(contexts, self._scorer(contexts), hypotheses, self.merged, orders, width)
 
     def _scorer(self, contexts: Sequence[DraftContext]) -> Score:
-        tables = [_Table(context, self.rule, self.response if self.reads_responses else 0.0) for context in contexts]
+        read = [_Read(context, self.response if self.reads_responses else 0.0) for context in contexts]
 
         def score(queries: list[Query]) -> list[NDArray[np.float64]]:
-            return [tables[index].law(path) for index, path, _ in queries]
+            return [read[index].law(path, self.rule) for index, path, _ in queries]
 
         return score
 
 
-class _Table:
-    """What a law needs of one context's stale table."""
+class _Read:
+    """What is read of one context."""
 
-    def __init__(self, context: DraftContext, rule: CommitRule, response: float) -> None:
-        self.rule, self.table = rule, context.tables[0]
+    def __init__(self, context: DraftContext, response: float) -> None:
+        self.table = context.tables[0]
         self.slots = self.table.slots.astype(np.int64)
         self.filled = ~np.isin(self.slots, context.state.masked_slots)
-        self.most = np.inf if not rule.tie_width else np.log(1 / rule.tie_width - 1)
         changes = context.changes() if response else None
-        self.changes = None if changes is None else response * changes
+        none = np.zeros((len(self.slots), len(self.slots)), dtype=np.float32)
+        self.changes = none if changes is None else np.float32(response) * changes
 
-    def law(self, path: tuple[int, ...]) -> NDArray[np.float64]:
+    def law(self, path: tuple[int, ...], rule: CommitRule) -> NDArray[np.float64]:
         """Probabilities [m] of the next slot in the state that fills the slots `path` after the root."""
         filled = self.filled | np.isin(self.slots, path)
-        odds = self.table.log_odds
-        if self.changes is not None:
-            odds = odds + filled.astype(np.float32) @ self.changes
-        values = np.where(filled, -np.inf, stale_ranking(self.table.top_logprob, odds, self.rule))
-        order = np.lexsort((self.slots, -values))
-        sorted_values = -values[order]
-        scores = np.empty(len(order))
-        before = np.arange(len(order))
-        tied = before - np.searchsorted(sorted_values, sorted_values)
-        scores[order] = -RANK_STEP * before - TIE_STEP * tied
-        scores += SHARPNESS * np.minimum(odds, self.most)
-        scores[filled] = -np.inf
-        shares = np.exp(scores - scores.max())
-        return np.asarray(shares / shares.sum())
+        odds = self.table.log_odds + filled.astype(np.float32) @ self.changes
+        scores = odds_scores(odds[None], self.slots, filled[None], self.table.top_logprob, rule)
+        return np.asarray(shares(scores)[0])

@@ -91,8 +91,8 @@ class OrderDrafter:
 
     @property
     def reads_responses(self) -> bool:
-        """Whether what was measured of a block's slots adds to the network's scores."""
-        return self.settings.response > 0
+        """Whether what was measured of a block's slots moves the network's scores; it is of log-odds."""
+        return self.settings.response > 0 and self.rule.ranking == "probability"
 
     @property
     def rule(self) -> CommitRule:

@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spot_infer.draft import Query
+from spot_infer.drafters.odds_order import odds_scores
 from spot_infer.features import pad_rows, ragged_features
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel
 from spot_infer.set_scores import HeadArrays, SetScores, as_array
 from spot_infer.table import lay_tables
 
+TRAINED_SHARE, ODDS_SHARE = 0.8, 0.5
+"""Where responses were measured: weights of the network's moved scores and of `odds_scores`, which alone knows the
+places that responses lead to. Chosen on held-out prompts of two targets."""
 _CHUNK_STATES = {"cpu": 32}
 """States a chunk on a CPU, so that a chunk's activations stay in its cache and few slots are padding."""
 _MOST_STATES = 2048
@@ -33,7 +37,7 @@ class StaleInputs:
 
     table f32 [N, m, F - 2] on the network's device; slot i64, valid and root bool [N, m]; lengths i64 [N]; filled bool
     [N, L]: slots that are filled in the root. responses: f32 [m, m] a context, what filling a slot of its table adds to
-    the scores of the others; None where nothing was measured.
+    the log-odds of the others; None where nothing was measured.
     """
 
     def __init__(self, model: OrderModel, contexts: Sequence[DraftContext], response: float) -> None:
@@ -53,6 +57,18 @@ class StaleInputs:
         self.root = np.take_along_axis(self.filled, self.slot, axis=1) & self.valid
         changes = [context.changes() if response else None for context in contexts]
         self.responses = [None if one is None else np.float32(response) * one for one in changes]
+        self._tables, self._rule = [context.tables[0] for context in contexts], config.rule
+
+    def moved(self, context: int, scores: NDArray[np.float64], closed: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The network's scores [Q, m] of one context's states, moved by what responses say of the slots `closed` [Q, m]
+        and blended with the order that this leads to."""
+        responses, table = self.responses[context], self._tables[context]
+        if responses is None:
+            return scores
+        change = closed.astype(np.float32) @ responses
+        slots = self.slot[context, : len(table.slots)]
+        order = odds_scores(table.log_odds + change, slots, closed, table.top_logprob, self._rule)
+        return TRAINED_SHARE * (scores + change) + ODDS_SHARE * order
 
     def taken(self, queries: Sequence[Query]) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
         """The queries' contexts [Q], their widest table m, and its slots that are filled in each state, [Q, m]."""
@@ -99,9 +115,10 @@ class LevelScores:
         )
         law = scores.double().cpu()
         for state, context in enumerate(contexts.tolist()):
-            if (responses := inputs.responses[context]) is not None:
-                length = len(responses)
-                law[state, :length] += torch.from_numpy(taken[state, :length].astype(np.float32) @ responses)
+            row, length = law[state : state + 1], int(inputs.lengths[context])
+            row[:, :length] = torch.from_numpy(
+                inputs.moved(context, row[:, :length].numpy(), taken[state : state + 1, :length])
+            )
         return torch.softmax(law / self.tau, dim=-1).numpy()
 
 
@@ -127,8 +144,7 @@ class OneCallScores:
             state[list(path)] = True
         closed = filled[:, inputs.slot[context, : inputs.lengths[context]]]
         law = self._tables[context](closed, [depth for _, _, depth in queries]).astype(np.float64)
-        if (responses := inputs.responses[context]) is not None:
-            law += closed.astype(np.float32) @ responses
+        law = inputs.moved(context, law, closed)
         law /= self.tau
         law[closed] = -np.inf
         law -= law.max(axis=1, keepdims=True)
