@@ -55,8 +55,8 @@ class Comparison:
 def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Console) -> list[dict[str, Any]]:
     """Run draft-free, the untrained chain, and at every budget the untrained odds tree and the drafter, interleaved.
 
-    One row of results each. The drafter may come from any target of this block length. A row of one that was trained under another rule has a
-    `warning`. Raises SpotError where its block length is another.
+    One row of results each. The drafter may come from any target of this block length. A row of one that was trained
+    under another rule has a `warning`. Raises SpotError where its block length is another.
     """
     if isinstance(drafter, OrderDrafter):
         drafter.check_block_length(target.spec.block_length)
