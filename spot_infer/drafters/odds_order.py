@@ -39,8 +39,12 @@ def odds_scores(
     tied = before - np.maximum.accumulate(np.where(new, before, 0), axis=-1)
     steps = np.empty(odds.shape)
     np.put_along_axis(steps, order, RANK_STEP * before + TIE_STEP * tied, axis=-1)
-    most = np.log(1 / rule.tie_width - 1) if rule.tie_width else np.inf
-    return np.where(filled, -np.inf, SHARPNESS * np.minimum(odds, most) - steps)
+    return np.where(filled, -np.inf, SHARPNESS * np.minimum(odds, most_odds(rule)) - steps)
+
+
+def most_odds(rule: CommitRule) -> np.float32:
+    """Log-odds from which on `rule` ties all slots."""
+    return np.float32(np.log(1 / rule.tie_width - 1) if rule.tie_width else np.inf)
 
 
 def shares(scores: NDArray[np.float64]) -> NDArray[np.float64]:

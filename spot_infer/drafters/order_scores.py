@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spot_infer.draft import Query
-from spot_infer.drafters.odds_order import odds_scores
+from spot_infer.drafters.odds_order import most_odds, odds_scores
 from spot_infer.features import pad_rows, ragged_features
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel
@@ -25,8 +25,8 @@ from spot_infer.set_scores import HeadArrays, SetScores, as_array
 from spot_infer.table import lay_tables
 
 TRAINED_SHARE, ODDS_SHARE = 0.8, 0.5
-"""Where responses were measured: weights of the network's moved scores and of `odds_scores`, which alone knows the
-places that responses lead to. Chosen on held-out prompts of two targets."""
+"""Weights of the network's moved scores and of `odds_scores`, which alone knows the places that responses lead to;
+chosen on held-out prompts of two targets. A network trained under a rule with ties knows their places better."""
 _CHUNK_STATES = {"cpu": 32}
 """States a chunk on a CPU, so that a chunk's activations stay in its cache and few slots are padding."""
 _MOST_STATES = 2048
@@ -60,15 +60,20 @@ class StaleInputs:
         self._tables, self._rule = [context.tables[0] for context in contexts], config.rule
 
     def moved(self, context: int, scores: NDArray[np.float64], closed: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The network's scores [Q, m] of one context's states, moved by what responses say of the slots `closed` [Q, m]
-        and blended with the order that this leads to."""
+        """The network's scores [Q, m] of one context's states, moved by what responses say of its filled slots `closed`
+        [Q, m], as far as the rule tells log-odds apart; where it tells all apart, blended with the order that this
+        leads to."""
         responses, table = self.responses[context], self._tables[context]
         if responses is None:
             return scores
-        change = closed.astype(np.float32) @ responses
+        odds = table.log_odds + closed.astype(np.float32) @ responses
+        most = most_odds(self._rule)
+        scores = scores + np.minimum(odds, most) - np.minimum(table.log_odds, most)
+        if self._rule.tie_width:
+            return scores
         slots = self.slot[context, : len(table.slots)]
-        order = odds_scores(table.log_odds + change, slots, closed, table.top_logprob, self._rule)
-        return TRAINED_SHARE * (scores + change) + ODDS_SHARE * order
+        order = odds_scores(odds, slots, closed, table.top_logprob, self._rule)
+        return TRAINED_SHARE * scores + ODDS_SHARE * order
 
     def taken(self, queries: Sequence[Query]) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
         """The queries' contexts [Q], their widest table m, and its slots that are filled in each state, [Q, m]."""
