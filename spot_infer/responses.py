@@ -10,14 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spot_infer.blocks import BlockState
+from spot_infer.errors import SpotError
 
 RESPONSE = 1.0
 """How far a drafter's scores follow them: as measured; on held-out prompts 0.75 to 1.5 are worth about the same."""
+
+
+MOST_RESPONSE = 100.0
+MOST_ODDS = 64.0
+"""Log-odds beyond it are as certain: a slot whose other tokens are forbidden has infinite ones."""
+
+
+def check_response(share: object) -> None:
+    """Raise SpotError unless `share` is a number between 0 and `MOST_RESPONSE`."""
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= MOST_RESPONSE:
+        raise SpotError(f"draft.response is {share!r}; expected a number from 0 to {MOST_RESPONSE:g}")
+
+
+def bounded(log_odds: NDArray[Any]) -> NDArray[np.float32]:
+    """Log-odds within ±`MOST_ODDS`."""
+    return np.nan_to_num(np.clip(log_odds, -MOST_ODDS, MOST_ODDS)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,7 @@ def measured(
     odds: dict[tuple[int, ...], NDArray[np.float32]] = {}
     for state, log_odds in states:
         odds[state.tokens] = np.full(len(at.tokens), np.nan, dtype=np.float32)
-        odds[state.tokens][list(state.masked_slots)] = log_odds
+        odds[state.tokens][list(state.masked_slots)] = bounded(np.asarray(log_odds))
     found: dict[tuple[int, int], list[tuple[float, NDArray[np.float32]]]] = {}
     for tokens, after in odds.items():
         for slot in at.masked_slots:

@@ -63,7 +63,7 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
         "cross_block": (bool,),
     },
     "confidence_tree": {"merged": (bool,), "runner_up_below": (int, float), "drawn_confidence": (bool,)},
-    "odds_tree": {"merged": (bool,), "runner_up_below": (int, float), "response": (int, float)},
+    "odds_tree": {"merged": (bool,), "runner_up_below": (int, float), "response": (int, float), "chain": (bool,)},
     "trajectory_tree": {"width": (int,), "depth": (int, type(None)), "drawn_confidence": (bool,)},
     "calibrated_graph": {"prune_below": (int, float), "drawn_confidence": (bool,)},
     "spot": {

@@ -16,7 +16,7 @@ from test_replay import order_drafter
 from spot_infer.answers import read_answers
 from spot_infer.blocks import BlockState
 from spot_infer.decode import decode
-from spot_infer.drafters import OrderDrafter
+from spot_infer.drafters import OddsTreeDrafter, OrderDrafter
 from spot_infer.drafters.odds_order import odds_scores
 from spot_infer.drafters.order_scores import ODDS_SHARE, TRAINED_SHARE
 from spot_infer.errors import SpotError
@@ -164,7 +164,20 @@ def log_odds(target: FakeTarget, prefix: Sequence[int], state: BlockState, rule:
     return read_answers(target, packed, target.forward(packed, cache), rule, [0])[0].log_odds
 
 
-@pytest.mark.parametrize("share", [-0.5, float("nan"), True])
+@pytest.mark.parametrize("share", [-0.5, float("nan"), 1e39, True])
 def test_a_share_that_is_none_is_refused(share: float) -> None:
     with pytest.raises(SpotError, match=r"draft\.response is"):
         order_drafter(8).responding(share)
+    with pytest.raises(SpotError, match=r"draft\.response is"):
+        OddsTreeDrafter(response=share)
+
+
+def test_a_certain_slot_has_a_share_and_not_all_or_nothing_else() -> None:
+    context = replace(context_of([3.0, 2.0, 1.0, 0.5]), budget=6)
+    table = replace(context.tables[0], log_odds=np.array([np.inf, 2.0, 1.0, -np.inf], dtype=np.float32))
+    responses = measured(None, [(context.state, [np.inf, 2.0, 1.0, 0.5])], context.state)
+    assert responses is None
+    told = Responses(np.array([10, 11, 12, 13]), np.ones((4, 4), dtype=np.float32))
+    for drafter in (OddsTreeDrafter(), order_drafter(4, "one_call"), order_drafter(4)):
+        (graph,) = drafter.propose([replace(context, tables=(table,), responses=told)])
+        assert len(graph) == 6 and np.isfinite(graph.masses).all()

@@ -18,15 +18,16 @@ from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW
 from spot_infer.drafters.odds_order import odds_scores, shares
 from spot_infer.drafters.stale import slots_per_step, stale_order
 from spot_infer.graph import DraftContext, DraftGraph
-from spot_infer.responses import RESPONSE
+from spot_infer.responses import RESPONSE, bounded, check_response
 from spot_infer.transition import CommitRule
 
 
 class OddsTreeDrafter:
     """Drafts the states that a softmax over moved log-odds holds most probable.
 
-    response: how far scores follow responses, 0 reads none; merged: one node for all orders that reach a state;
-    runner_up_below: the second token is drafted too where the first is less probable; chain: no branches.
+    response: how far scores follow responses, 0 reads none (SpotError where it is no number from 0 to 100); merged: one
+    node for all orders that reach a state; runner_up_below: the second token is drafted too where the first is less
+    probable; chain: no branches.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class OddsTreeDrafter:
         runner_up_below: float = RUNNER_UP_BELOW,
         chain: bool = False,
     ) -> None:
+        check_response(response)
         self.rule = rule or CommitRule()
         self.response, self.merged, self.runner_up_below, self.chain = response, merged, runner_up_below, chain
 
@@ -69,7 +71,7 @@ class OddsTreeDrafter:
         hypotheses = [rule_hypotheses(context, self.rule, self.runner_up_below) for context in contexts]
         orders = [stale_order(context, self.rule) for context in contexts]
         width = 1 if self.chain else None
-        return search(contexts, self._scorer(contexts), hypotheses, self.merged, orders, width)
+        return search(contexts, self._scorer(contexts), hypotheses, self.merged, orders, width, one_call=True)
 
     def _scorer(self, contexts: Sequence[DraftContext]) -> Score:
         read = [_Read(context, self.response if self.reads_responses else 0.0) for context in contexts]
@@ -94,6 +96,6 @@ class _Read:
     def law(self, path: tuple[int, ...], rule: CommitRule) -> NDArray[np.float64]:
         """Probabilities [m] of the next slot in the state that fills the slots `path` after the root."""
         filled = self.filled | np.isin(self.slots, path)
-        odds = self.table.log_odds + filled.astype(np.float32) @ self.changes
+        odds = bounded(self.table.log_odds) + filled.astype(np.float32) @ self.changes
         scores = odds_scores(odds[None], self.slots, filled[None], self.table.top_logprob, rule)
         return np.asarray(shares(scores)[0])

@@ -18,7 +18,7 @@ from spot_infer.errors import SpotError
 from spot_infer.features import tables_read
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.order_model import OrderModel
-from spot_infer.responses import RESPONSE
+from spot_infer.responses import RESPONSE, check_response
 from spot_infer.set_scores import HeadArrays
 from spot_infer.transition import CommitRule
 
@@ -42,9 +42,7 @@ class DraftSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < float("inf"):
                 raise SpotError(f"draft.{name} is {value!r}; expected a finite number above {max(low, 0.0):g}")
-        share = self.response
-        if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < float("inf"):
-            raise SpotError(f"draft.response is {share!r}; expected a finite number of at least 0")
+        check_response(self.response)
         if not isinstance(self.merged, bool):
             raise SpotError(f"draft.merged is {self.merged!r}; use true or false")
 

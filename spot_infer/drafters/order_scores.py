@@ -21,6 +21,7 @@ from spot_infer.drafters.odds_order import most_odds, odds_scores
 from spot_infer.features import pad_rows, ragged_features
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel
+from spot_infer.responses import bounded
 from spot_infer.set_scores import HeadArrays, SetScores, as_array
 from spot_infer.table import lay_tables
 
@@ -57,18 +58,19 @@ class StaleInputs:
         self.root = np.take_along_axis(self.filled, self.slot, axis=1) & self.valid
         changes = [context.changes() if response else None for context in contexts]
         self.responses = [None if one is None else np.float32(response) * one for one in changes]
-        self._tables, self._rule = [context.tables[0] for context in contexts], config.rule
+        self._stale, self._rule = [context.tables[0] for context in contexts], config.rule
 
     def moved(self, context: int, scores: NDArray[np.float64], closed: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The network's scores [Q, m] of one context's states, moved by what responses say of its filled slots `closed`
         [Q, m], as far as the rule tells log-odds apart; where it tells all apart, blended with the order that this
         leads to."""
-        responses, table = self.responses[context], self._tables[context]
+        responses, table = self.responses[context], self._stale[context]
         if responses is None:
             return scores
-        odds = table.log_odds + closed.astype(np.float32) @ responses
+        stale = bounded(table.log_odds)
+        odds = stale + closed.astype(np.float32) @ responses
         most = most_odds(self._rule)
-        scores = scores + np.minimum(odds, most) - np.minimum(table.log_odds, most)
+        scores = scores + np.minimum(odds, most) - np.minimum(stale, most)
         if self._rule.tie_width:
             return scores
         slots = self.slot[context, : len(table.slots)]

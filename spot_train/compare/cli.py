@@ -100,6 +100,7 @@ def compare(
         floor=values.decode.floor if floor is None else floor_option(floor, values, target),
         allow_code_execution=allow_code_execution,
         curve=curve,
+        form=form,
     )
     console = Console()
     rows = side_by_side(target, model, plan, console)

@@ -23,6 +23,7 @@ from spot_infer.cost import CostCurve
 from spot_infer.drafters import ChainDrafter, OddsTreeDrafter, OrderDrafter
 from spot_infer.graph import Drafter
 from spot_infer.noise import request_seed
+from spot_infer.presets import PRESETS, Preset
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import Target
 from spot_infer.verify import verdict_line
@@ -41,7 +42,7 @@ CHAIN_BUDGET = 8
 @dataclass(frozen=True)
 class Comparison:
     """What to run: a task, the methods' budgets, and whether code answers may be run. curve: where there is one, the
-    drafter also runs with the budget that pays on it."""
+    drafter also runs with the budget that pays on it; form: what the untrained tree drafts in."""
 
     task: Task
     settings: DecodeSettings
@@ -50,6 +51,7 @@ class Comparison:
     floor: float = 0.0
     allow_code_execution: bool = False
     curve: CostCurve | None = None
+    form: Preset = PRESETS["default"]
 
 
 def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Console) -> list[dict[str, Any]]:
@@ -63,9 +65,9 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     ids = [example.encode(target) for example in plan.task.examples]
     requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
     shared: dict[str, Any] = {name: getattr(plan.settings, name) for name in ("boundary", "verifier", "pad")}
-    odds = OddsTreeDrafter(plan.settings.rule)
+    odds = plan.form.apply(OddsTreeDrafter(plan.settings.rule))
     if plan.settings.verifier == "rejection":
-        odds = odds.as_chain()
+        odds = odds.as_chain() if isinstance(odds, OddsTreeDrafter) else odds
         drafter = drafter.as_chain() if isinstance(drafter, OrderDrafter) else drafter
     chain = Method("chain", (*plan.budgets, CHAIN_BUDGET)[0], ChainDrafter(plan.settings.rule), **shared)
     trees = [Method("odds_tree", budget, odds, plan.floor, **shared) for budget in plan.budgets]

@@ -18,7 +18,7 @@ from spot_infer.packaged import BUILTIN, packaged
 from spot_infer.packing import Layout
 from spot_infer.presets import PRESETS, Preset, PresetName
 from spot_infer.requests import Boundary, Verifier
-from spot_infer.responses import RESPONSE
+from spot_infer.responses import MOST_RESPONSE, RESPONSE
 from spot_infer.transition import CommitRule, Ranking, Sampling
 
 Positive = Annotated[int, Field(ge=1)]
@@ -306,6 +306,7 @@ class DecodeSection(Section):
     response: float | None = Field(
         default=None,
         ge=0,
+        le=MOST_RESPONSE,
         description="How far the drafter's scores follow responses that earlier forwards measured; 0 reads none, null "
         "is the preset's, else 1.",
     )

@@ -52,7 +52,7 @@ def _default(materials: Materials, condition: Condition, budgets: list[int]) -> 
 def _steps(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
     wanted = [Wanted(SUITE, DRAFT_FREE)]
     for chosen in STEPS.values():
-        if chosen:
+        if chosen or condition.mode == "real":
             wanted += trained(SUITE, materials, condition, budgets, **chosen)
     wanted += trained(SUITE, materials, condition, [MOST_STATES], curve=CURVE)
     if condition.mode == "replay" and not condition.sampling.temperature:
