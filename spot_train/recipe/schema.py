@@ -302,7 +302,6 @@ class DecodeSection(Section):
         description="One node for all orders that reach a state; false is a tree, null the preset's, else true.",
     )
     tau: float = Field(default=1.0, gt=0, description="Calibration temperature of the order model's distribution.")
-
     response: float | None = Field(
         default=None,
         ge=0,
