@@ -80,7 +80,7 @@ def test_by_default_every_method_with_its_sources_is_replayed_printed_and_kept(
     rows = read_rows(kept)
     methods = [row.method for row in rows if isinstance(row, Cell)]
     assert methods == [
-        *("draft-free", "chain", "trajectory_tree", "confidence_tree", "calibrated_graph"),
+        *("draft-free", "chain", "trajectory_tree", "confidence_tree", "odds_tree", "calibrated_graph"),
         *("token_oracle", "position_oracle", "joint_oracle"),
     ]
     assert all(method in printed for method in methods)

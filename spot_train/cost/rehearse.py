@@ -27,6 +27,7 @@ from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import PrefixCache, Target
 from spot_infer.timed import TimedDrafter, TimedTarget
 from spot_infer.transition import CommitRule, ranking_values
+from spot_train.replay.replay import replayable
 from spot_train.trajectory import Trajectory
 
 Outcome = TypeVar("Outcome")
@@ -120,7 +121,7 @@ class DictatedTarget:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """One way to decode: `drafter` None is draft-free."""
+    """One way to decode: `drafter` None is draft-free; it drafts without responses, which random weights lack."""
 
     name: str
     budget: int = 0
@@ -185,7 +186,7 @@ def _decode(target: Target, trajectory: Trajectory, run: Rehearsal, rule: Commit
         ignore_stop=not trajectory.stop_ids,
         boundary=run.method.boundary,
     )
-    drafter = None if run.method.drafter is None else TimedDrafter(run.method.drafter, clock)
+    drafter = None if run.method.drafter is None else TimedDrafter(replayable(run.method.drafter), clock)
     started = clock.now()
     rounds = list(decode(dictated, [_request(trajectory, dictated)], settings, drafter))
     total = clock.now() - started - dictated.dictation_s
