@@ -69,7 +69,8 @@ def order_drafter(block_length: int, scorer: Scorer = "per_level", features: Fea
 def drafter_of(
     method: Method, block_length: int, rule: CommitRule, control: Sequence[Trajectory], temperature: float = 0.0
 ) -> Drafter:
-    """The drafter of a method, from a random order model and a graph calibrated on the control itself."""
+    """The drafter of a method as replay counts it, from a random order model and a graph calibrated on the control
+    itself."""
     name, options = method
     graph = None
     if name == "calibrated_graph":
@@ -79,12 +80,12 @@ def drafter_of(
         graph = CalibratedGraph(nodes, tuple(counts[node] / paths.total() for node in nodes), block_length, rule)
     steps = {index: steps_of(one) for index, one in enumerate(control)}
     if name in ("one call", "version 2"):
-        return order_drafter(block_length, "one_call", "v1" if name == "one call" else "v2")
+        return replayable(order_drafter(block_length, "one_call", "v1" if name == "one call" else "v2"))
     if name == "crossing":
         return CrossingDrafter(steps, 29, merged=True)
     drafter = make_drafter(name, DrafterSources(rule, order_drafter(block_length), graph, steps), options)
     assert drafter is not None
-    return drafter
+    return replayable(drafter)
 
 
 @settings(max_examples=40)
@@ -123,7 +124,7 @@ def test_replay_equals_drafted_decoding(
     drafter = drafter_of(method, block_length, rule, control, temperature)
     floor = floor if curve is None else 0.0
     drafted = replace(free, budget=budget, floor=floor, boundary=boundary, batch_size=1, layout="concat", curve=curve)
-    rounds = decode(target, requests, drafted, replayable(drafter))
+    rounds = decode(target, requests, drafted, drafter)
     results = sorted((r.result for r in rounds if r.result), key=lambda result: result.request)
     replayed = replay(drafter, control, budget, floor, temperature, 2, boundary, curve)
     assert [counts(one.stats) for one in results] == [counts(one) for one in replayed]

@@ -57,6 +57,8 @@ def test_quickstart_works_from_the_wheel(installed, tmp_path):
     assert [(row["method"], row["budget"]) for row in rows] == [
         ("draft-free", 0),
         ("chain", 8),
+        ("odds_tree", 8),
+        ("odds_tree", 20),
         ("spot", 8),
         ("spot", 20),
     ]
