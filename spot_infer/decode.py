@@ -320,8 +320,7 @@ def _advance(
         if result is None:
             _promote(cache, index, row, packed, lineage(laid.replicas, passed[-1])[:-1])
             if responsive:
-                first = packed.row_states[index]
-                _respond(row, laid, passed[-1], {at - first: one for at, one in answers.items()})
+                _respond(row, laid, passed[-1], packed.row_states[index], answers)
         newest = [replica for replica in passed[-tables_read(drafter) :] if laid.start(replica) == row.state.start]
         reads.append(passed if record else newest if drafts and result is None else [])
         if laid.next_block is not None and root.start == row.state.start and result is None:
@@ -340,13 +339,13 @@ def _advance(
     ]
 
 
-def _respond(row: Row, laid: RowReplicas, passed: int, answers: Mapping[int, Answers]) -> None:
-    """Note what the active block's states say of one another, `passed` being the last that was reached; `answers` by
-    replica."""
+def _respond(row: Row, laid: RowReplicas, passed: int, first: int, answers: Mapping[int, Answers]) -> None:
+    """Note what the active block's states say of one another; `passed`: replica of the last that was reached, `first`:
+    packed state of the row's first replica."""
     at = laid.replicas[passed].state
     if at.start == row.state.start:
-        read = {replica for replica in laid.of_node if replica is not None and laid.start(replica) == at.start}
-        states = [(laid.replicas[replica].state, answers[replica].log_odds) for replica in read if replica in answers]
+        drafted = [replica for replica in laid.of_node if replica is not None and laid.start(replica) == at.start]
+        states = [(laid.replicas[one].state, answers[first + one].log_odds) for one in drafted]
         row.responses = measured(row.responses, states, at)
 
 

@@ -20,8 +20,6 @@ from spot_infer.errors import SpotError
 
 RESPONSE = 1.0
 """How far a drafter's scores follow them: as measured; on held-out prompts 0.75 to 1.5 are worth about the same."""
-
-
 MOST_RESPONSE = 100.0
 MOST_ODDS = 64.0
 """Log-odds beyond it are as certain: a slot whose other tokens are forbidden has infinite ones."""

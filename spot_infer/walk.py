@@ -1,7 +1,8 @@
 """From a forward's hidden states to what every row commits: read a state, and go on where its step was drafted.
 
 On a CPU every row of the head costs what it computes, so a state's slots meet the vocabulary once the walk gets there:
-of a budget's states a few. Elsewhere all states are read at once, for one synchronisation. Knows nothing about caches.
+of a budget's states a few. Elsewhere, and for a drafter that reads responses, all states are read at once, for one
+synchronisation. Knows nothing about caches.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def walk(
     every_state: bool = False,
 ) -> tuple[list[tuple[list[Step], list[int]]], dict[int, Answers]]:
     """What `verify` says of every row, the steps and the nodes passed; none of a row that lays out no state. And what
-    the target answers at the states that were read, by packed state: at all with `every_state`."""
+    the target answers, by packed state, at the states that were read: all of them with `every_state`."""
     packed, laid = forward.packed, forward.laid
     walks: list[tuple[list[Step], list[int]]] = [([], []) for _ in rows]
     transitions: dict[int, Step] = {}

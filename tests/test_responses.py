@@ -10,24 +10,25 @@ import pytest
 from fake_dlm import FakeTarget
 from hypothesis import given
 from hypothesis import strategies as st
+from odd_drafters import CrossingDrafter
 from stale_contexts import MASK, START, context_of
 from test_replay import order_drafter
 
 from spot_infer.answers import read_answers
-from spot_infer.blocks import BlockState
+from spot_infer.blocks import BlockState, Commit, unfold
 from spot_infer.decode import decode
-from spot_infer.drafters import OddsTreeDrafter, OrderDrafter
+from spot_infer.drafters import OddsTreeDrafter
 from spot_infer.drafters.odds_order import odds_scores
 from spot_infer.drafters.order_scores import ODDS_SHARE, TRAINED_SHARE
 from spot_infer.errors import SpotError
-from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.graph import DraftContext, Drafter, DraftGraph
 from spot_infer.order_model import Scorer
 from spot_infer.packing import Replica, RowStates, pack
-from spot_infer.requests import DecodeSettings, Request, Round
+from spot_infer.requests import Boundary, DecodeSettings, Request, Round
 from spot_infer.responses import Responses, measured
 from spot_infer.transition import CommitRule
 
-L = 5
+L = 4
 TOP = np.zeros((0, 0))
 Told = list[tuple[BlockState, list[float]]]
 
@@ -39,8 +40,8 @@ def told(tokens: Sequence[Sequence[int | None]], seed: int) -> Told:
     return [(one, draw.normal(size=len(one.masked_slots)).astype(np.float32).tolist()) for one in states]
 
 
-slots = st.sampled_from([None, 1, 2])
-states = st.lists(st.tuples(*[slots] * L), min_size=1, max_size=12, unique=True)
+slots = st.sampled_from([None, None, 1, 1, 2])
+states = st.lists(st.tuples(*[slots] * L), min_size=1, max_size=24, unique=True)
 
 
 @given(states, st.tuples(*[slots] * L), st.integers(0, 99))
@@ -107,9 +108,9 @@ def test_scores_move_by_the_responses_of_all_slots_filled_since_the_stale_table(
 
 
 class Spy:
-    """An order drafter that keeps what it was asked and what it answered."""
+    """A drafter that keeps what it was asked and what it answered."""
 
-    def __init__(self, drafter: OrderDrafter) -> None:
+    def __init__(self, drafter: Drafter) -> None:
         self.drafter, self.reads_responses = drafter, True
         self.seen: list[tuple[DraftContext, DraftGraph]] = []
 
@@ -119,40 +120,49 @@ class Spy:
         return graphs
 
 
-def test_a_decoder_measures_the_states_it_drafted_and_begins_anew_with_a_block() -> None:
+@pytest.mark.parametrize("boundary", ["separate", "seamless"])
+def test_a_decoder_measures_the_states_it_drafted_and_begins_anew_with_a_block(boundary: Boundary) -> None:
     target = FakeTarget(seed=3, block_length=12, vocab_size=30, stop_rate=0.0)
-    spy, prompt, rule = Spy(order_drafter(12)), tuple(range(2, 16)), CommitRule()
-    settings = DecodeSettings(34, budget=12, rule=rule, batch_size=1, boundary="separate")
+    prompt, rule = tuple(range(2, 16)), CommitRule()
+    settings = DecodeSettings(46, budget=12, rule=rule, batch_size=1, boundary=boundary)
+    control = list(decode(target, [Request(prompt)], replace(settings, boundary="separate", budget=0)))
+    steps = tuple(step for one in control for step in one.steps)
+    spies = [Spy(order_drafter(12)), Spy(CrossingDrafter({0: steps}, target.spec.mask_id, merged=True))]
+    compared = [compare(target, prompt, settings, spy) for spy in spies]
+    assert sum(len(one) for one in compared) > 3
+    assert any(crossed for one in compared for crossed in one)
+
+
+def compare(target: FakeTarget, prompt: tuple[int, ...], settings: DecodeSettings, spy: Spy) -> list[bool]:
+    """Check what every proposal was given against forwards of its states alone; whether each was measured behind a
+    block that its round had left."""
     every = list(decode(target, [Request(prompt)], settings, spy))
     (result,) = [one.result for one in every if one.result is not None]
     rounds = [one for one in every if one.graph is not None]
-    canvas = [*prompt, *result.tokens]
-    known: Responses | None = None
-    compared = 0
+    canvas, end = [*prompt, *result.tokens], len(prompt) + settings.max_new_tokens
+    found = []
     for now, (context, graph), (following, _) in zip(rounds, spy.seen, spy.seen[1:], strict=False):
-        known = context.responses
-        if following.state.start != context.state.start:
-            assert following.responses is None
-            continue
-        drafted = [context.state.with_commits(commits) for commits in graph.commits]
-        seen = [
-            (state, log_odds(target, canvas[: state.start], state, rule)) for state in drafted if state.masked_slots
-        ]
-        expected = measured(known, seen, last_passed(now))
+        start, crossed = following.state.start, following.state.start != context.state.start
+        prefix = canvas[: context.state.start]
+        *drafted, last = [unfold(context.state, commits, end) or () for commits in (*graph.commits, passed(now))]
+        expected = None if crossed else context.responses
+        if last[-1].start == start:
+            seen = []
+            for *before, state in (blocks for blocks in drafted if blocks and blocks[-1].start == start):
+                behind = [*prefix, *(token for block in before for token in block.tokens)]
+                seen.append((state, log_odds(target, behind, state, settings.rule)))
+            expected = measured(expected, seen, last[-1])
         assert (expected is None) is (following.responses is None)
         if expected is not None and following.responses is not None:
             np.testing.assert_array_equal(following.responses.token, expected.token)
             np.testing.assert_allclose(following.responses.change, expected.change, atol=1e-5)
-            compared += 1
-    assert compared > 3
+            found.append(crossed)
+    return found
 
 
-def last_passed(one: Round) -> BlockState:
-    """The state that a round's last step was taken from."""
-    state = one.state
-    for step in one.steps[:-1]:
-        state = state.with_commits(step)
-    return state
+def passed(one: Round) -> frozenset[Commit]:
+    """What a round committed before its last step."""
+    return frozenset(commit for step in one.steps[:-1] for commit in step)
 
 
 def log_odds(target: FakeTarget, prefix: Sequence[int], state: BlockState, rule: CommitRule) -> list[float]:

@@ -7,13 +7,12 @@ confidences in place of the order model, so a comparison of the two is about the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spot_infer.draft import Query, Score, search
-from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, token_hypotheses
+from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, rule_hypotheses
 from spot_infer.drafters.stale import slots_per_step, stale_confidence, stale_order
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.transition import CommitRule
@@ -68,13 +67,3 @@ class ConfidenceTreeDrafter:
             return answers
 
         return score
-
-
-def rule_hypotheses(context: DraftContext, rule: CommitRule, runner_up_below: float) -> list[list[tuple[int, float]]]:
-    """Tokens to draft at every slot; at temperature 0 a slot's best token has the probability that its log-odds say, at
-    the rule's resolution, since float16 would order slots that the rule ties."""
-    listed = token_hypotheses(context, runner_up_below)
-    if context.temperature > 0:
-        return listed
-    best = stale_confidence(context, replace(rule, ranking="probability")).tolist()
-    return [[(pairs[0][0], p), *pairs[1:]] for pairs, p in zip(listed, best, strict=True)]

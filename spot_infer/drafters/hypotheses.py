@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
+from spot_infer.drafters.stale import stale_confidence
 from spot_infer.graph import DraftContext
+from spot_infer.transition import CommitRule
 
 RUNNER_UP_BELOW = 0.6
 
@@ -27,6 +31,16 @@ def token_hypotheses(context: DraftContext, runner_up_below: float = RUNNER_UP_B
             pairs.append((second, p_second))
         hypotheses.append(pairs)
     return hypotheses
+
+
+def rule_hypotheses(context: DraftContext, rule: CommitRule, runner_up_below: float) -> list[list[tuple[int, float]]]:
+    """Tokens to draft at every slot; at temperature 0 a slot's best token has the probability that its log-odds say, at
+    the rule's resolution, since float16 would order slots that the rule ties."""
+    listed = token_hypotheses(context, runner_up_below)
+    if context.temperature > 0:
+        return listed
+    best = stale_confidence(context, replace(rule, ranking="probability")).tolist()
+    return [[(pairs[0][0], p), *pairs[1:]] for pairs, p in zip(listed, best, strict=True)]
 
 
 def token_candidates(context: DraftContext, count: int) -> list[list[tuple[int, float]]]:

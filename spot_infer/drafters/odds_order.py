@@ -16,7 +16,7 @@ from spot_infer.transition import CommitRule
 
 SHARPNESS, RANK_STEP, TIE_STEP = 1.0, 1.0, 2.0
 """What a slot's score gains by log-odds, loses by every slot before it in the rule's order, and by every one of those
-that the rule ties with it. Chosen on held-out prompts of two targets, as is all below."""
+that the rule ties with it. Chosen on held-out prompts of two targets."""
 
 
 def odds_scores(

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spot_infer.draft import Query, Score, search
-from spot_infer.drafters.confidence_tree import rule_hypotheses
-from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW
+from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, rule_hypotheses
 from spot_infer.drafters.odds_order import odds_scores, shares
 from spot_infer.drafters.stale import slots_per_step, stale_order
 from spot_infer.graph import DraftContext, DraftGraph
@@ -86,8 +85,8 @@ class _Read:
     """What is read of one context."""
 
     def __init__(self, context: DraftContext, response: float) -> None:
-        self.table = context.tables[0]
-        self.slots = self.table.slots.astype(np.int64)
+        table = context.tables[0]
+        self.slots, self.odds, self.top = table.slots.astype(np.int64), bounded(table.log_odds), table.top_logprob
         self.filled = ~np.isin(self.slots, context.state.masked_slots)
         changes = context.changes() if response else None
         none = np.zeros((len(self.slots), len(self.slots)), dtype=np.float32)
@@ -96,6 +95,6 @@ class _Read:
     def law(self, path: tuple[int, ...], rule: CommitRule) -> NDArray[np.float64]:
         """Probabilities [m] of the next slot in the state that fills the slots `path` after the root."""
         filled = self.filled | np.isin(self.slots, path)
-        odds = bounded(self.table.log_odds) + filled.astype(np.float32) @ self.changes
-        scores = odds_scores(odds[None], self.slots, filled[None], self.table.top_logprob, rule)
+        odds = self.odds + filled.astype(np.float32) @ self.changes
+        scores = odds_scores(odds[None], self.slots, filled[None], self.top, rule)
         return np.asarray(shares(scores)[0])

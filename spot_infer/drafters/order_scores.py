@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spot_infer.draft import Query
-from spot_infer.drafters.odds_order import most_odds, odds_scores
+from spot_infer.drafters.odds_order import most_odds, odds_scores, shares
 from spot_infer.features import pad_rows, ragged_features
 from spot_infer.graph import DraftContext
 from spot_infer.order_model import OrderModel
@@ -58,23 +58,23 @@ class StaleInputs:
         self.root = np.take_along_axis(self.filled, self.slot, axis=1) & self.valid
         changes = [context.changes() if response else None for context in contexts]
         self.responses = [None if one is None else np.float32(response) * one for one in changes]
-        self._stale, self._rule = [context.tables[0] for context in contexts], config.rule
+        self._odds = [bounded(context.tables[0].log_odds) for context in contexts]
+        self._top = [context.tables[0].top_logprob for context in contexts]
+        self._rule = config.rule
 
     def moved(self, context: int, scores: NDArray[np.float64], closed: NDArray[np.bool_]) -> NDArray[np.float64]:
         """The network's scores [Q, m] of one context's states, moved by what responses say of its filled slots `closed`
         [Q, m], as far as the rule tells log-odds apart; where it tells all apart, blended with the order that this
         leads to."""
-        responses, table = self.responses[context], self._stale[context]
+        responses, stale = self.responses[context], self._odds[context]
         if responses is None:
             return scores
-        stale = bounded(table.log_odds)
         odds = stale + closed.astype(np.float32) @ responses
         most = most_odds(self._rule)
         scores = scores + np.minimum(odds, most) - np.minimum(stale, most)
         if self._rule.tie_width:
             return scores
-        slots = self.slot[context, : len(table.slots)]
-        order = odds_scores(odds, slots, closed, table.top_logprob, self._rule)
+        order = odds_scores(odds, self.slot[context, : len(stale)], closed, self._top[context], self._rule)
         return TRAINED_SHARE * scores + ODDS_SHARE * order
 
     def taken(self, queries: Sequence[Query]) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
@@ -122,6 +122,8 @@ class LevelScores:
         )
         law = scores.double().cpu()
         for state, context in enumerate(contexts.tolist()):
+            if inputs.responses[context] is None:
+                continue
             row, length = law[state : state + 1], int(inputs.lengths[context])
             row[:, :length] = torch.from_numpy(
                 inputs.moved(context, row[:, :length].numpy(), taken[state : state + 1, :length])
@@ -154,10 +156,7 @@ class OneCallScores:
         law = inputs.moved(context, law, closed)
         law /= self.tau
         law[closed] = -np.inf
-        law -= law.max(axis=1, keepdims=True)
-        np.exp(law, out=law)
-        law /= law.sum(axis=1, keepdims=True)
-        return law
+        return shares(law)
 
     @torch.inference_mode()
     def _encoded(self) -> list[SetScores]:

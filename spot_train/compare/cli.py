@@ -35,7 +35,8 @@ def compare(
         typer.Option(help="Smallest mass: a number, or a file of calibrate floor; default decode.floor."),
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="default, or paper: separate boundaries and a tree; default decode.preset.")
+        str | None,
+        typer.Option(help="default, or paper: separate boundaries, a tree, no responses; default decode.preset."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the rows to this JSONL file.")] = None,
     allow_code_execution: Annotated[

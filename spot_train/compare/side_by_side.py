@@ -65,10 +65,10 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     ids = [example.encode(target) for example in plan.task.examples]
     requests = [Request(prompt, request_seed(plan.seed, prompt)) for prompt in ids]
     shared: dict[str, Any] = {name: getattr(plan.settings, name) for name in ("boundary", "verifier", "pad")}
-    odds = plan.form.apply(OddsTreeDrafter(plan.settings.rule))
-    if plan.settings.verifier == "rejection":
-        odds = odds.as_chain() if isinstance(odds, OddsTreeDrafter) else odds
-        drafter = drafter.as_chain() if isinstance(drafter, OrderDrafter) else drafter
+    chained = plan.settings.verifier == "rejection"
+    odds = plan.form.apply(OddsTreeDrafter(plan.settings.rule, chain=chained))
+    if chained and isinstance(drafter, OrderDrafter):
+        drafter = drafter.as_chain()
     chain = Method("chain", (*plan.budgets, CHAIN_BUDGET)[0], ChainDrafter(plan.settings.rule), **shared)
     trees = [Method("odds_tree", budget, odds, plan.floor, **shared) for budget in plan.budgets]
     spot = [Method("spot", budget, drafter, plan.floor, **shared) for budget in plan.budgets]

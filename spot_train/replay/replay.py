@@ -76,7 +76,7 @@ def draft_free(trajectory: Trajectory) -> ReplayResult:
 
 
 def replayable(drafter: Drafter) -> Drafter:
-    """The drafter as replay counts it: without responses."""
+    """The drafter that decodes as replay counts it: without responses, which a replay's contexts lack."""
     responding: Callable[[float], Drafter] | None = getattr(drafter, "responding", None)
     return drafter if responding is None else responding(0.0)
 
