@@ -44,7 +44,7 @@ class GenerationConfig:
     boundary: a finished block is cached by a forward of its own (`separate`), or by the next block's first, and drafts
     run on into it (`fused`), and the forward that encodes the prompt opens the first block (`seamless`); `auto` is
     `seamless` wherever it is exact. preset: `paper` for separate boundaries, a tree in place of a merged graph and
-    no responses, `default` for none of them. verifier: how drafts are accepted at temperature > 0; `greedy` and
+    stale tables alone, `default` for none of them. verifier: how drafts are accepted at temperature > 0; `greedy` and
     `rejection` change the tokens, `greedy` their distribution too. bitwise: every forward has one shape, so that
     drafted and draft-free runs of the same prompts agree to the bit; implies layout batch and boundary separate.
     """

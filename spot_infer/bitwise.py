@@ -18,7 +18,7 @@ from spot_infer.answers import read_logits
 from spot_infer.blocks import BlockState
 from spot_infer.errors import SpotError
 from spot_infer.fixed_shape import FixedShapeTarget
-from spot_infer.graph import Drafter, looks_ahead
+from spot_infer.graph import Drafter, crosses_blocks
 from spot_infer.packing import Replica, RowStates, pack
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.targets.protocol import CanvasTarget, Target
@@ -49,7 +49,7 @@ def fixed_shape(
     Raises SpotError where they do, or where forwards can't have one shape.
     """
     spec = target.spec
-    if looks_ahead(drafter):
+    if crosses_blocks(drafter):
         raise SpotError("bitwise is on, but the drafter looks ahead into the next block; use one that does not")
     if isinstance(target, CanvasTarget):
         raise SpotError(

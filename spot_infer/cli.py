@@ -85,7 +85,7 @@ def generate(
     layout: Annotated[str, _option(_HOW, "auto, concat or batch.")] = "auto",
     batch_size: Annotated[int, _option(_HOW, "Samples decoded together.")] = 8,
     boundary: Annotated[str, _option(_HOW, "seamless, fused or separate; auto is seamless where exact.")] = "auto",
-    preset: Annotated[str, _option(_HOW, "default, or paper: separate boundaries, a tree, no responses.")] = "default",
+    preset: Annotated[str, _option(_HOW, "default, or paper: separate boundaries, a tree, stale tables.")] = "default",
     bitwise: Annotated[
         bool, _option(_HOW, "One shape for every forward: layout batch, separate writes.", "--bitwise")
     ] = False,

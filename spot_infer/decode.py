@@ -19,13 +19,24 @@ from typing import TypeVar
 
 import torch
 
+from spot_infer.ahead import MOST_OPEN, REPLICAS, completed
 from spot_infer.allocate import Experience, Passed, propose_what_pays, settle, writes_apart
 from spot_infer.answers import Answers, read_tables
 from spot_infer.bitwise import fixed_shape
+from spot_infer.blocks import BlockState
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.fixed_shape import FixedShapeTarget
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead, reads_responses, tables_read
+from spot_infer.graph import (
+    DraftContext,
+    Drafter,
+    DraftGraph,
+    Ending,
+    crosses_blocks,
+    looks_ahead,
+    reads_responses,
+    tables_read,
+)
 from spot_infer.packing import Packed, PromptBlocks, RowStates, lineage, pack, pack_prompts, resolve_layout
 from spot_infer.rejection import draw_tokens
 from spot_infer.replicas import RowReplicas, lay_out, lay_out_write
@@ -64,7 +75,7 @@ def decode(
     if isinstance(drafter, OrderDrafter):
         drafter.check_block_length(target.spec.block_length)
     spec, run = target.spec, Experience()
-    blocks = 2 if settings.boundary != "separate" or looks_ahead(drafter) else 1
+    blocks = 2 if settings.boundary != "separate" or crosses_blocks(drafter) else 1
 
     def new_row(number: int, request: Request) -> Row:
         row = open_row(number, request, spec, settings, run, blocks)
@@ -104,10 +115,10 @@ def boundary_in_force(spec: TargetSpec, settings: DecodeSettings, drafter: Draft
 
     Raises SpotError where a draft is asked to cross into a block that the target has to encode anew.
     """
-    if spec.cache != "exact" and (settings.boundary in ("fused", "seamless") or looks_ahead(drafter)):
+    if spec.cache != "exact" and (settings.boundary in ("fused", "seamless") or crosses_blocks(drafter)):
         raise SpotError(
             f"target {spec.name} has full attention, where a finished block is encoded anew; use boundary separate "
-            "and a drafter that does not look ahead"
+            "and a drafter that does not cross blocks"
         )
     if settings.boundary != "auto":
         return settings.boundary
@@ -200,7 +211,7 @@ def _propose(
     graphs: list[DraftGraph | None] = [None] * len(rows)
     if drafter is None or settings.budget == 0:
         return graphs
-    crosses = settings.boundary != "separate" or looks_ahead(drafter)
+    crosses = _crosses(settings, drafter)
     shared = shared_sampling(settings)
     stop_ids = frozenset(settings.stops(spec))
     contexts = {
@@ -208,7 +219,7 @@ def _propose(
             request=row.request,
             state=row.state,
             tables=tuple(row.tables),
-            budget=settings.budget,
+            budget=settings.budget - (REPLICAS if _completed(spec, row, settings, drafter, settings.budget) else 0),
             floor=settings.floor,
             temperature=shared.temperature,
             noise=row.noise if shared.temperature > 0 else None,
@@ -248,6 +259,28 @@ def _propose(
     return graphs
 
 
+def _crosses(settings: DecodeSettings, drafter: Drafter | None) -> bool:
+    """Whether drafts may run on into the next block."""
+    return settings.boundary != "separate" or crosses_blocks(drafter)
+
+
+def _completed(
+    spec: TargetSpec, row: Row, settings: DecodeSettings, drafter: Drafter | None, states: int
+) -> BlockState | None:
+    """The row's block as its stale table would fill it, where a forward of as many `states` looks beyond it: where the
+    next one may get there, and not where that ends the request."""
+    looks = looks_ahead(drafter) and settings.budget > REPLICAS and not settings.sequences
+    if not looks or not _crosses(settings, drafter) or row.last_block or not row.tables:
+        return None
+    if len(row.state.masked_slots) > MOST_OPEN * states:
+        return None
+    filled = completed(row.state, row.tables[0])
+    if filled is None or not filled.finished:
+        return None
+    generated = filled.tokens[max(row.prompt_length - filled.start, 0) :]
+    return filled if {*settings.stops(spec)}.isdisjoint(generated) else None
+
+
 def _forward(
     target: Target,
     cache: PrefixCache,
@@ -257,7 +290,6 @@ def _forward(
     drafter: Drafter | None,
 ) -> Forward:
     """One target forward over every row's root and drafted states, or its finished block to be written."""
-    ahead = looks_ahead(drafter) and settings.budget > 0
     apart = settings.curve is not None and not any(graphs) and writes_apart(settings.curve, len(rows))
     laid = [
         lay_out_write(row.unwritten)
@@ -268,7 +300,7 @@ def _forward(
             graph or DraftGraph(),
             row.block_end if settings.sequences else row.draft_end,
             target.spec.vocab_size,
-            ahead and not row.last_block,
+            None if graph is None else _completed(target.spec, row, settings, drafter, len(graph) + REPLICAS),
         )
         for row, graph in zip(rows, graphs, strict=True)
     ]
@@ -372,7 +404,8 @@ def _promote(cache: PrefixCache, index: int, row: Row, packed: Packed, replicas:
 
 def _with_tables(row: Row, round_: Round, tables: dict[int, StaleTable], laid: RowReplicas) -> Round:
     """Attach the passed states' tables to the round, and keep what the next round drafts from."""
-    ahead = tables.pop(laid.next_block, None) if laid.next_block is not None else None
+    beyond = laid.next_block is not None and laid.start(laid.next_block) > row.state.start
+    ahead = tables.pop(laid.next_block, None) if laid.next_block is not None and beyond else None
     row.remember([table for replica, table in tables.items() if laid.start(replica) == row.state.start], ahead)
     return replace(round_, tables=tuple(tables.values()))
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spot_infer.blocks import Commit
-from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.graph import DraftContext, DraftGraph, Entrance
 
 Query = tuple[int, tuple[int, ...], int]
 """Context index, slots committed since the root in ascending order, depth."""
@@ -42,35 +42,63 @@ def search(
     orders: Sequence[Sequence[int]] | None = None,
     width: int | None = None,
     one_call: bool = False,
+    entrances: Sequence[Entrance | None] = (),
 ) -> list[DraftGraph]:
     """One draft graph a context. m(child) = m(parent) * q(slot) * p(token), equation 3; merged states add masses.
 
     orders: for each context the slots of its table, as indices, in the order that equally heavy ones are drafted in;
     by default ascending. width: most children of a state, 1 for a chain; None for as many as the budget allows.
-    one_call: whether the answers of all levels come from one network call.
+    one_call: whether the answers of all levels come from one network call. entrances: for each context the way into its
+    next block, if any; the contexts behind them count as further ones, in their order, in queries, hypotheses and
+    orders.
     """
-    searches = [
-        _Search(context, options, merged, range(len(options)) if orders is None else orders[index], width, one_call)
-        for index, (context, options) in enumerate(zip(contexts, hypotheses, strict=True))
-    ]
+    orders = [range(len(options)) for options in hypotheses] if orders is None else orders
+    further = iter(range(len(contexts), len(hypotheses)))
+    searches = []
+    for index, context in enumerate(contexts):
+        entrance = entrances[index] if entrances else None
+        blocks = [index] if entrance is None else [index, next(further)]
+        options = [_options_of(number, hypotheses[number], orders[number]) for number in blocks]
+        searches.append(_Search(context, options, entrance, merged, width, one_call))
     asking = [one.as_kept() if one_call else one.by_level() for one in searches]
     while asked := [(index, keys) for index, one in enumerate(asking) if (keys := next(one, []))]:
-        answers = iter(score([searches[index].query(index, key) for index, keys in asked for key in keys]))
+        answers = iter(score([searches[index].query(key) for index, keys in asked for key in keys]))
         for index, keys in asked:
             searches[index].expand(keys, list(islice(answers, len(keys))))
     return [one.graph() for one in searches]
 
 
+class _Options(NamedTuple):
+    """What can be drafted from one context's table. number: the context's; slot, token: of every option; index,
+    probability [n]: its place in the table, and its token's probability."""
+
+    number: int
+    place: NDArray[np.int64]
+    token: list[int]
+    probability: NDArray[np.float64]
+
+
+def _options_of(number: int, hypotheses: Hypotheses, order: Sequence[int]) -> _Options:
+    listed = [(place, token, probability) for place in order for token, probability in hypotheses[place]]
+    return _Options(
+        number,
+        np.array([place for place, _, _ in listed], dtype=np.int64),
+        [token for _, token, _ in listed],
+        np.array([probability for _, _, probability in listed], dtype=np.float64),
+    )
+
+
 class _Search:
-    """One context's candidates: the children of every expanded state, and the states kept. An option is a slot and a
-    token to draft there; a state's children add one that it lacks."""
+    """One context's candidates: the children of every expanded state, and the states kept. An option is a commit to
+    draft; a state's children add one that it lacks. Options of the root's block come first, then the `entrance` to the
+    next one, then those below it, for which slots are counted on."""
 
     def __init__(
         self,
         context: DraftContext,
-        hypotheses: Hypotheses,
+        blocks: Sequence[_Options],
+        entrance: Entrance | None,
         merged: bool,
-        order: Sequence[int],
         width: int | None,
         one_call: bool,
     ) -> None:
@@ -78,14 +106,16 @@ class _Search:
         self.one_call = one_call
         self.width = context.budget if width is None else width
         self.merged = merged
-        slots: list[int] = context.tables[0].slots.tolist()
-        options = [(index, token, probability) for index in order for token, probability in hypotheses[index]]
-        self.commits = [Commit(context.state.start + slots[index], token) for index, token, _ in options]
-        self.option_slot = [slots[index] for index, _, _ in options]
-        self.option_index = np.array([index for index, _, _ in options], dtype=np.int64)
-        self.option_probability = np.array([probability for _, _, probability in options], dtype=np.float64)
+        self.blocks = blocks
+        self.commits = _commits(context, blocks[0])
         self.deepest = context.room
-        self.endings = _endings(context, self.commits)
+        self.enters = len(self.commits)
+        self.entrance = entrance
+        if entrance is not None:
+            self.commits += [entrance.first, *_commits(entrance.context, blocks[1])]
+            self.deepest += 1 + entrance.context.room
+        self.option_slot = [position - context.state.start for position, _ in self.commits]
+        self.endings = _endings(context, self.commits, entrance is not None)
         self.root: _Key = 0 if merged else ()
         self.edges: dict[_Key, _Edges] = {}
         self.kept: dict[_Key, float] = {}
@@ -94,10 +124,17 @@ class _Search:
         if context.budget < 1 or self.deepest < 1:
             self.edges[self.root] = _NO_EDGES
 
-    def query(self, index: int, key: _Key) -> Query:
-        """What is asked about a state of the context with this index."""
-        slots = tuple(sorted(self.option_slot[option] for option in _options(key)))
-        return index, slots, len(slots)
+    def query(self, key: _Key) -> Query:
+        """What is asked about a state."""
+        entered = self._entered(key)
+        first = len(self.context.state.tokens) if entered else 0
+        drafted = (option for option in _options(key) if not entered or option > self.enters)
+        slots = tuple(sorted(self.option_slot[option] - first for option in drafted))
+        return self.blocks[entered].number, slots, len(slots)
+
+    def _entered(self, key: _Key) -> bool:
+        """Whether a state lies in the next block, past its first commit."""
+        return key >> self.enters > 0 if isinstance(key, int) else self.enters in key
 
     def by_level(self) -> Iterator[list[_Key]]:
         """Ask for all unexpanded kept states at once, and choose what is kept again from the root: the least calls."""
@@ -131,14 +168,31 @@ class _Search:
 
     def expand(self, keys: Sequence[_Key], scores: Sequence[NDArray[np.float64]]) -> None:
         """Add the children of states, the heaviest first, from the probabilities [m] of each one's slots."""
-        weights = np.array(scores).take(self.option_index, axis=1) * self.option_probability
+        inside = [self._entered(key) for key in keys]
+        for number, block in enumerate(self.blocks):
+            first = number * (self.enters + 1)
+            asked = [place for place, entered in enumerate(inside) if entered == number]
+            if asked:
+                self._expand([keys[place] for place in asked], [scores[place] for place in asked], block, first)
+        self.states_scored += len(keys)
+
+    def _expand(self, keys: Sequence[_Key], scores: Sequence[NDArray[np.float64]], block: _Options, first: int) -> None:
+        """The same for states of one block, whose options are numbered from `first`."""
+        weights = np.array(scores).take(block.place, axis=1) * block.probability
         heaviest = np.argsort(-weights, axis=1, kind="stable")[:, : self.width]
         weights = weights[np.arange(len(keys))[:, None], heaviest]
         counts = (weights > 0).sum(axis=1).tolist()
-        for key, options, shares, count in zip(keys, heaviest.tolist(), weights, counts, strict=True):
+        for key, options, shares, count in zip(keys, (heaviest + first).tolist(), weights, counts, strict=True):
             edges = _Edges(_children(key, options[:count]), options[:count], shares[:count])
-            self.edges[key] = self._going_on(key, edges) if self.endings else edges
-        self.states_scored += len(keys)
+            self._lead(key, edges)
+            if self.entrance is not None and first == 0 and _depth(key) + 1 == self.context.room:
+                for child in self.edges[key].children:
+                    inner = _children(child, [self.enters])
+                    self._lead(child, _Edges(inner, [self.enters], np.array([self.entrance.probability])))
+
+    def _lead(self, key: _Key, edges: _Edges) -> None:
+        """Note a state's edges."""
+        self.edges[key] = self._going_on(key, edges) if self.endings else edges
 
     def _going_on(self, key: _Key, edges: _Edges) -> _Edges:
         """The edges of a state that lead to one that does not end the request."""
@@ -181,8 +235,7 @@ class _Search:
 
     def _worth_asking(self, key: _Key, mass: float) -> bool:
         """Whether a state's children are unknown, could be kept and could be worth the scoring."""
-        depth = key.bit_count() if isinstance(key, int) else len(key)
-        return key not in self.edges and mass >= self.context.price.state and depth < self.deepest
+        return key not in self.edges and mass >= self.context.price.state and _depth(key) < self.deepest
 
     def graph(self) -> DraftGraph:
         """The kept states as a graph; a state is added under its first kept parent."""
@@ -219,6 +272,11 @@ def _options(key: _Key) -> Sequence[int]:
         options.append((key & -key).bit_length() - 1)
         key &= key - 1
     return options
+
+
+def _depth(key: _Key) -> int:
+    """How many options a state has taken."""
+    return key.bit_count() if isinstance(key, int) else len(key)
 
 
 def _children(key: _Key, options: Sequence[int]) -> list[_Key]:
@@ -288,18 +346,25 @@ class _Reached:
         return known
 
 
-def _endings(context: DraftContext, commits: Sequence[Commit]) -> list[tuple[int, int | None]]:
+def _commits(context: DraftContext, options: _Options) -> list[Commit]:
+    """The options as commits."""
+    slots = context.tables[0].slots[options.place].tolist()
+    return [Commit(context.state.start + slot, token) for slot, token in zip(slots, options.token, strict=True)]
+
+
+def _endings(context: DraftContext, commits: Sequence[Commit], runs_on: bool) -> list[tuple[int, int | None]]:
     """How a state can end the request (`blocks.finished_length`): slots that have to be filled, as bits, more and more
     from one to the next, and an option that has to be among those drafted. A forward over such a state tells
-    nothing."""
+    nothing. runs_on: drafts may lie in the next block."""
     ending, state = context.ending, context.state
     if ending is None:
         return []
     found: list[tuple[int, int | None]] = []
     needed = 0
     last = ending.end - state.start
-    for slot in range(max(ending.first - state.start, 0), min(last, len(state.tokens))):
-        token = state.tokens[slot]
+    tokens = (*state.tokens, *state.following().tokens) if runs_on else state.tokens
+    for slot in range(max(ending.first - state.start, 0), min(last, len(tokens))):
+        token = tokens[slot]
         if token == state.mask_id:
             at = state.start + slot
             stops = [n for n, one in enumerate(commits) if one.position == at and one.token in ending.stop_ids]
@@ -307,4 +372,4 @@ def _endings(context: DraftContext, commits: Sequence[Commit]) -> list[tuple[int
             needed |= 1 << slot
         elif token in ending.stop_ids:
             return [*found, (needed, None)]
-    return [*found, (needed, None)] if last <= len(state.tokens) else found
+    return [*found, (needed, None)] if last <= len(tokens) else found

@@ -132,7 +132,7 @@ class DraftContext:
     completes: a state that fills the block is worth drafting, since another block follows; its commits may be followed
     by commits in that block. ending: where the request ends, if that is known. price: where time is known, what a
     drafted state has to earn. next_table: for a drafter with `looks_ahead`, the table of the next block, all masked,
-    behind the newest root that a forward has seen; None in the last block and in a round with none at hand.
+    behind this one as the stale table before filled it (`ahead.py`); None in a round with none at hand.
     responses: for a drafter with `reads_responses`, what the block's forwards tell of how its slots respond to commits.
     """
 
@@ -167,11 +167,22 @@ class DraftContext:
         return len(self.state.masked_slots) - (not self.completes)
 
 
+@dataclass(frozen=True)
+class Entrance:
+    """How a draft enters the next block: by its first commit, with the probability that it is that one; what is drafted
+    from then on is `context`, whose root has it."""
+
+    first: Commit
+    probability: float
+    context: DraftContext
+
+
 class Drafter(Protocol):
     """Anything that proposes future states. It may be wrong in any way: only speed depends on it.
 
-    One with a true attribute `looks_ahead` gets `next_table`, for a block of positions more a row in every forward; one
-    whose attribute `tables_read` is 2 gets the table of the step before beside the newest.
+    One with a true attribute `looks_ahead` gets `next_table` where drafts may cross into the next block, for two
+    replicas of the budget in forwards near a block's end; one that `crosses_blocks` needs it, and is refused elsewhere.
+    One whose attribute `tables_read` is 2 gets the table of the step before beside the newest.
     """
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
@@ -183,6 +194,11 @@ class Drafter(Protocol):
 def looks_ahead(drafter: Drafter | None) -> bool:
     """Whether `drafter` reads `next_table`."""
     return bool(getattr(drafter, "looks_ahead", False))
+
+
+def crosses_blocks(drafter: Drafter | None) -> bool:
+    """Whether `drafter` was asked to run on into the next block, so that it is an error where it can't."""
+    return bool(getattr(drafter, "crosses_blocks", False))
 
 
 def tables_read(drafter: Drafter | None) -> int:

@@ -19,28 +19,31 @@ PresetName = Literal["default", "paper"]
 @dataclass(frozen=True)
 class Preset:
     """boundary: where a finished block is cached; merged: one node for all orders that reach a state; response: how far
-    scores follow measured responses; None as the drafter says."""
+    scores follow measured responses; ahead: drafts run on into the next block; None as the drafter says."""
 
     boundary: Boundary = "auto"
     merged: bool | None = None
     response: float | None = None
+    ahead: bool | None = None
 
     def boundary_beside(self, chosen: Boundary) -> Boundary:
         """The boundary in force where `chosen` was asked for; `auto` leaves it to the preset."""
         return self.boundary if chosen == "auto" else chosen
 
     def apply(self, drafter: Drafter) -> Drafter:
-        """`drafter` as this preset drafts: one that has `as_tree` or `responding` takes the form that the preset
-        says."""
+        """`drafter` as this preset drafts: one that has `as_tree`, `responding` or `looking` takes the form that the
+        preset says."""
         as_tree: Callable[[], Drafter] | None = getattr(drafter, "as_tree", None)
         formed = as_tree() if self.merged is False and as_tree is not None else drafter
         responding: Callable[[float], Drafter] | None = getattr(formed, "responding", None)
-        return responding(self.response) if self.response is not None and responding is not None else formed
+        formed = responding(self.response) if self.response is not None and responding is not None else formed
+        looking: Callable[[bool], Drafter] | None = getattr(formed, "looking", None)
+        return looking(self.ahead) if self.ahead is not None and looking is not None else formed
 
 
 PRESETS: Mapping[str, Preset] = {
     "default": Preset(),
-    "paper": Preset(boundary="separate", merged=False, response=0.0),
+    "paper": Preset(boundary="separate", merged=False, response=0.0, ahead=False),
 }
 """`paper`: a forward a boundary, one block copy an order and stale tables alone (arXiv 2610.22543); its gamma is the
 mass floor."""

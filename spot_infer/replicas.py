@@ -39,11 +39,10 @@ class RowReplicas:
         """A replica of the last of `blocks`, behind the finished ones before it."""
         return self._add(Replica(blocks[-1], self.add_finished(blocks[:-1])))
 
-    def look_ahead(self) -> None:
-        """Lay out the block after the root's, all masked, behind the root as it is."""
-        root = self.of_node[0]
-        assert root is not None
-        self.next_block = self._add(Replica(self.replicas[root].state.following(), root))
+    def look_ahead(self, blocks: tuple[BlockState, ...]) -> None:
+        """Have the block after finished `blocks`, all masked, whether or not it was drafted."""
+        wanted = Replica(blocks[-1].following(), self.add_finished(blocks))
+        self.next_block = self.replicas.index(wanted) if wanted in self.replicas else self._add(wanted)
 
     def _add(self, replica: Replica) -> int:
         self.replicas.append(replica)
@@ -56,21 +55,21 @@ def lay_out(
     graph: DraftGraph,
     end: int,
     vocab_size: int,
-    look_ahead: bool = False,
+    completed: BlockState | None = None,
 ) -> RowReplicas:
     """Replicas of `root` and of the states drafted from it, behind the finished blocks that the cache does not hold.
 
-    `end`: first position that is never returned; `vocab_size`: token ids lie below it. With `look_ahead` the block
-    after the root's is laid out as well.
+    `end`: first position that is never returned; `vocab_size`: token ids lie below it. completed: the root's block as
+    it may end, behind which the next one is laid out as well.
     """
     laid = RowReplicas()
     laid.of_node.append(laid.add_state((*unwritten, root)))
-    if look_ahead:
-        laid.look_ahead()
     for commits in graph.commits[1:]:
         known = all(0 <= token < vocab_size for _, token in commits)
         blocks = unfold(root, commits, end) if known else None
         laid.of_node.append(None if blocks is None else laid.add_state((*unwritten, *blocks)))
+    if completed is not None:
+        laid.look_ahead((*unwritten, completed))
     return laid
 
 

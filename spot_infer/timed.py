@@ -12,7 +12,15 @@ from torch import Tensor
 
 from spot_infer.clock import Clock
 from spot_infer.drafters.order import OrderDrafter
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, looks_ahead, reads_responses, tables_read
+from spot_infer.graph import (
+    DraftContext,
+    Drafter,
+    DraftGraph,
+    crosses_blocks,
+    looks_ahead,
+    reads_responses,
+    tables_read,
+)
 from spot_infer.packing import Packed
 from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target
 
@@ -83,8 +91,8 @@ class TimedDrafter:
 
     def __init__(self, drafter: Drafter, clock: Clock) -> None:
         self._drafter, self._clock = drafter, clock
-        self.looks_ahead, self.tables_read = looks_ahead(drafter), tables_read(drafter)
-        self.reads_responses = reads_responses(drafter)
+        self.looks_ahead, self.crosses_blocks = looks_ahead(drafter), crosses_blocks(drafter)
+        self.tables_read, self.reads_responses = tables_read(drafter), reads_responses(drafter)
         self.samples: list[tuple[int, int, int, float]] = []
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:

@@ -63,7 +63,13 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
         "cross_block": (bool,),
     },
     "confidence_tree": {"merged": (bool,), "runner_up_below": (int, float), "drawn_confidence": (bool,)},
-    "odds_tree": {"merged": (bool,), "runner_up_below": (int, float), "response": (int, float), "chain": (bool,)},
+    "odds_tree": {
+        "merged": (bool,),
+        "runner_up_below": (int, float),
+        "response": (int, float),
+        "chain": (bool,),
+        "ahead": (bool,),
+    },
     "trajectory_tree": {"width": (int,), "depth": (int, type(None)), "drawn_confidence": (bool,)},
     "calibrated_graph": {"prune_below": (int, float), "drawn_confidence": (bool,)},
     "spot": {
@@ -72,6 +78,7 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
         "runner_up_below": (int, float),
         "chain": (bool,),
         "response": (int, float),
+        "ahead": (bool,),
     },
     "position_oracle": {},
     "token_oracle": {},
@@ -82,7 +89,7 @@ _OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
 
 def beside_preset(name: str, options: Mapping[str, Any], preset: Preset) -> dict[str, Any]:
     """The options of method `name` with what the preset says of its form, where `options` do not."""
-    form = {"merged": preset.merged, "response": preset.response}
+    form = {"merged": preset.merged, "response": preset.response, "ahead": preset.ahead}
     said = {option: value for option, value in form.items() if value is not None and option in _OPTIONS.get(name, {})}
     return {**said, **options}
 

@@ -22,6 +22,7 @@ from odd_drafters import (
 )
 from slow_decoder import Decoded, FullLogits
 
+from spot_infer.ahead import LEAST_SURE, MOST_OPEN
 from spot_infer.allocate import writes_apart
 from spot_infer.blocks import Step
 from spot_infer.cost import CostCurve, DrafterCost, load_curve
@@ -117,7 +118,7 @@ DRAFTERS = [
 @dataclass(frozen=True)
 class Case:
     """What one example decodes; `order` permutes the requests of the drafted run, `at_once`: it reads all states of a
-    forward at once, as on a GPU, and not as they are reached."""
+    forward at once, as on a GPU, and not as they are reached; `far`: it looks into the next block whenever it can."""
 
     target: Any
     full_logits: FullLogits
@@ -127,6 +128,7 @@ class Case:
     order: tuple[int, ...]
     drafted_batch: int
     at_once: bool = False
+    far: bool = False
 
 
 @st.composite
@@ -169,6 +171,7 @@ def cases(draw: st.DrawFn, targets: st.SearchStrategy[tuple[Any, FullLogits]]) -
         draw(st.sampled_from(drafters)),
         tuple(draw(st.permutations(range(len(requests))))),
         draw(st.integers(1, 4)),
+        draw(st.booleans()),
         draw(st.booleans()),
     )
 
@@ -293,7 +296,12 @@ def check(case: Case) -> tuple[int, int]:
     controls = {inverse[old]: free[old].decoded.steps for old in range(len(free))}
     drafter = make_drafter(case.drafter, case, controls)
     shuffled = [case.requests[old] for old in case.order]
-    with patch("spot_infer.walk.reads_at_once", lambda device: case.at_once):
+    looking = (0.0, 1e9) if case.far else (LEAST_SURE, MOST_OPEN)
+    with (
+        patch("spot_infer.walk.reads_at_once", lambda device: case.at_once),
+        patch("spot_infer.ahead.LEAST_SURE", looking[0]),
+        patch("spot_infer.decode.MOST_OPEN", looking[1]),
+    ):
         drafted = run(case.target, shuffled, replace(case.settings, batch_size=case.drafted_batch), drafter)
     for new, old in enumerate(case.order):
         assert drafted[new].decoded == free[old].decoded

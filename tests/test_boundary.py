@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from fake_dlm import FakeTarget
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lossless_cases import Outcome, run
 from odd_drafters import CrossingDrafter
-from slow_decoder import fake_full_logits
 
 from spot_infer.blocks import BlockState, Commit, unfold
-from spot_infer.decode import decode
-from spot_infer.drafters import ChainDrafter, OracleDrafter
-from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.drafters import OracleDrafter
+from spot_infer.graph import DraftGraph
 from spot_infer.packing import PromptBlocks, pack_prompts
 from spot_infer.replicas import lay_out
-from spot_infer.requests import Boundary, DecodeSettings, Request, Round, Stats
-from spot_infer.transition import Sampling, confidence, draw
+from spot_infer.requests import Boundary, DecodeSettings, Request, Stats
 
 L = 4
 MASK = 9
@@ -187,80 +181,3 @@ def test_blocks_are_crossed_with_no_forward_of_their_own_where_a_draft_was_right
     assert stats.cache_writes < 3
     spans = [{position // L for step in round_.steps for position, _ in step} for round_ in one.rounds]
     assert max(map(len, spans)) > 1
-
-
-class Watching:
-    """A look-ahead chain that compares every table of an unopened block with the slow model's."""
-
-    looks_ahead = True
-
-    def __init__(self, target: FakeTarget, request: Request, rounds: list[Round], sampling: Sampling) -> None:
-        self.inner = ChainDrafter(cross_block=True)
-        self.full_logits = fake_full_logits(target)
-        self.spec, self.request, self.rounds, self.sampling = target.spec, request, rounds, sampling
-        self.seen = 0
-
-    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
-        for context in contexts:
-            self._check(context)
-        return self.inner.propose(contexts)
-
-    def _check(self, context: DraftContext) -> None:
-        after = context.state.following()
-        assert context.completes is (after.start < len(self.request.prompt_ids) + 21)
-        root = self.rounds[-1].state
-        ahead = context.next_table
-        assert (ahead is None) is (not context.completes or root.start != context.state.start)
-        if ahead is None:
-            return
-        self.seen += 1
-        canvas = dict(enumerate(self.request.prompt_ids))
-        canvas |= {position: token for r in self.rounds for step in r.steps for position, token in step}
-        known = [canvas[position] for position in range(root.start)]
-        logits = self.full_logits([*known, *root.tokens, *after.tokens])[-L:]
-        log_odds, best, _ = confidence(logits, torch.tensor(self.spec.forbidden_ids))
-        assert ahead.slots.tolist() == list(range(L))
-        assert ahead.top_token[:, 0].tolist() == best.tolist()
-        np.testing.assert_allclose(ahead.log_odds, log_odds, rtol=1e-6)
-        if self.sampling.temperature > 0:
-            assert context.noise is not None
-            noise = context.noise.rows(range(after.start, after.start + L))
-            drawn, _ = draw(logits, noise, self.sampling, torch.tensor(self.spec.forbidden_ids))
-            assert ahead.drawn_token is not None and ahead.drawn_token.tolist() == drawn.tolist()
-
-
-@settings(max_examples=12)
-@given(
-    st.integers(0, 30),
-    st.sampled_from([1, 3, 4, 6]),
-    st.sampled_from(["separate", "fused", "seamless"]),
-    st.sampled_from(["concat", "batch"]),
-    st.sampled_from([Sampling(), Sampling(0.8)]),
-)
-def test_a_drafter_that_looks_ahead_reads_the_next_block_behind_the_newest_root(
-    seed: int, prompt_length: int, boundary: Boundary, layout: Any, sampling: Sampling
-) -> None:
-    target = target_of(seed=seed)
-    request = Request(tuple(range(prompt_length)), seed)
-    run_settings = DecodeSettings(21, sampling=sampling, budget=6, boundary=boundary, layout=layout)
-    rounds: list[Round] = []
-    drafter = Watching(target, request, rounds, sampling)
-    for round_ in decode(target, [request], run_settings, drafter):
-        rounds.append(round_)
-    assert drafter.seen
-
-
-def test_looking_ahead_costs_a_block_of_positions_a_forward_until_the_last_block() -> None:
-    target, request = target_of(), Request((1, 2, 3), 3)
-    chains = [ChainDrafter(depth=1, cross_block=cross) for cross in (False, True)]
-    settings = DecodeSettings(9, budget=1, layout="concat", boundary="separate")
-    plain, ahead = (run(target, [request], settings, one)[0] for one in chains)
-    assert plain.decoded == ahead.decoded
-    for one, extra in ((plain, 0), (ahead, 1)):
-        expected = 0
-        for round_ in one.rounds:
-            drafted = 0 if round_.graph is None else len(round_.graph)
-            finishing = drafted and any(len(unfold(round_.state, c, 12) or ()) > 1 for c in round_.graph.commits)  # type: ignore[union-attr]
-            looking = extra if round_.steps and round_.state.start < 8 else 0
-            expected += 1 + drafted + bool(finishing) + looking
-        assert stats_of(one).positions == L * expected

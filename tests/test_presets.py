@@ -13,7 +13,7 @@ from test_replay import order_drafter
 
 from spot_infer.api import GenerationConfig, rounds
 from spot_infer.drafters import ConfidenceTreeDrafter, OrderDrafter
-from spot_infer.graph import reads_responses
+from spot_infer.graph import looks_ahead, reads_responses
 from spot_infer.presets import PRESETS, find_preset
 from spot_infer.requests import Result, Round
 from spot_infer.responses import RESPONSE
@@ -22,6 +22,7 @@ from spot_train.collect.collect import collect
 from spot_train.methods import beside_preset
 from spot_train.recipe.recipe import parse_recipe
 
+PAPER = {"merged": False, "response": 0.0, "ahead": False}
 PROMPTS = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]]
 
 
@@ -50,11 +51,13 @@ def test_a_preset_forms_the_drafters_that_have_a_form_and_leaves_options_that_we
         formed = paper.apply(one)
         settings = formed.settings if isinstance(formed, OrderDrafter) else formed
         assert not settings.merged and not reads_responses(formed)  # type: ignore[union-attr]
+        assert not looks_ahead(formed)
         assert find_preset("default").apply(one) is one
     tree = paper.apply(ConfidenceTreeDrafter(runner_up_below=0.3, drawn_confidence=True))
     assert isinstance(tree, ConfidenceTreeDrafter) and (tree.runner_up_below, tree.drawn_confidence) == (0.3, True)
-    assert beside_preset("spot", {"tau": 2.0}, paper) == {"merged": False, "response": 0.0, "tau": 2.0}
-    assert beside_preset("spot", {"merged": True, "response": 1}, paper) == {"merged": True, "response": 1}
+    assert beside_preset("spot", {"tau": 2.0}, paper) == {**PAPER, "tau": 2.0}
+    chosen = {"merged": True, "response": 1}
+    assert beside_preset("spot", chosen, paper) == {**PAPER, **chosen}
     assert beside_preset("chain", {}, paper) == {}
 
 

@@ -4,8 +4,8 @@ The order is the commit rule's own ranking of the stale table, the tokens are th
 draw at temperature > 0. A rule that commits a quota of slots a step drafts as many a step.
 
 With `cross_block` the window runs on into the next block: our reading of FreeDave's eager mode (arXiv 2510.00294). The
-next block's order and tokens come from a table of that block, all masked, which every forward computes behind its root
-as it stands, for one block of positions more a row and forward. Shards do not record such tables.
+next block's order and tokens come from a table of that block, all masked, behind this one as a stale table filled it
+(`spot_infer/ahead.py`). Shards do not record such tables.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ChainDrafter:
         self.depth = depth
         self.rank = rank
         self.drawn_confidence = drawn_confidence
-        self.looks_ahead = cross_block
+        self.looks_ahead = self.crosses_blocks = cross_block
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
         return [self._chain(context) for context in contexts]

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spot_infer.draft import Query, Score, search
+from spot_infer.drafters.entrance import entrance
 from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, rule_hypotheses
 from spot_infer.drafters.odds_order import odds_scores, shares
 from spot_infer.drafters.stale import slots_per_step, stale_order
@@ -26,7 +27,7 @@ class OddsTreeDrafter:
 
     response: how far scores follow responses, 0 reads none (SpotError where it is no number from 0 to 100); merged: one
     node for all orders that reach a state; runner_up_below: the second token is drafted too where the first is less
-    probable; chain: no branches.
+    probable; chain: no branches; ahead: drafts run on into the next block where its table is at hand.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class OddsTreeDrafter:
         merged: bool = True,
         runner_up_below: float = RUNNER_UP_BELOW,
         chain: bool = False,
+        ahead: bool = True,
     ) -> None:
         check_response(response)
         self.rule = rule or CommitRule()
-        self.response, self.merged, self.runner_up_below, self.chain = response, merged, runner_up_below, chain
+        self.response, self.merged, self.runner_up_below = response, merged, runner_up_below
+        self.chain, self.looks_ahead = chain, ahead
 
     @property
     def reads_responses(self) -> bool:
@@ -50,6 +53,10 @@ class OddsTreeDrafter:
     def responding(self, response: float) -> OddsTreeDrafter:
         """The same search with another `response`."""
         return self._with(response=response)
+
+    def looking(self, ahead: bool) -> OddsTreeDrafter:
+        """The same search with another `ahead`."""
+        return self._with(ahead=ahead)
 
     def as_tree(self) -> OddsTreeDrafter:
         """The same search with one node an order, the paper's form."""
@@ -61,16 +68,19 @@ class OddsTreeDrafter:
 
     def _with(self, **changes: float | bool) -> OddsTreeDrafter:
         own = ("response", "merged", "runner_up_below", "chain")
-        return OddsTreeDrafter(self.rule, **{name: getattr(self, name) for name in own} | changes)
+        kept = {name: getattr(self, name) for name in own} | {"ahead": self.looks_ahead}
+        return OddsTreeDrafter(self.rule, **kept | changes)
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
         """One graph a context. Nothing under a rule that commits several slots in every step: this tree drafts one."""
         if slots_per_step(self.rule) > 1:
             return [DraftGraph(merged=self.merged) for _ in contexts]
-        hypotheses = [rule_hypotheses(context, self.rule, self.runner_up_below) for context in contexts]
-        orders = [stale_order(context, self.rule) for context in contexts]
+        entrances = [entrance(context, self.rule) if self.looks_ahead else None for context in contexts]
+        every = [*contexts, *(one.context for one in entrances if one is not None)]
+        hypotheses = [rule_hypotheses(context, self.rule, self.runner_up_below) for context in every]
+        orders = [stale_order(context, self.rule) for context in every]
         width = 1 if self.chain else None
-        return search(contexts, self._scorer(contexts), hypotheses, self.merged, orders, width, one_call=True)
+        return search(contexts, self._scorer(every), hypotheses, self.merged, orders, width, True, entrances)
 
     def _scorer(self, contexts: Sequence[DraftContext]) -> Score:
         read = [_Read(context, self.response if self.reads_responses else 0.0) for context in contexts]

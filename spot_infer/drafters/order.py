@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from spot_infer.draft import Score, search
+from spot_infer.drafters.entrance import entrance
 from spot_infer.drafters.hypotheses import RUNNER_UP_BELOW, token_hypotheses
 from spot_infer.drafters.order_scores import LevelScores, OneCallScores, StaleInputs
 from spot_infer.errors import SpotError
@@ -29,13 +30,15 @@ class DraftSettings:
 
     tau: calibration temperature of q (above 1 flattens it); merged: one node for all orders that reach a state, false
     for the paper's tree; runner_up_below: the second token is drafted too where the first is less probable; response:
-    how far scores follow what was measured of the block's slots (`responses.py`), 0 reads nothing.
+    how far scores follow what was measured of the block's slots (`responses.py`), 0 reads nothing; ahead: drafts run
+    on into the next block where its table is at hand.
     """
 
     tau: float = 1.0
     merged: bool = True
     runner_up_below: float = RUNNER_UP_BELOW
     response: float = RESPONSE
+    ahead: bool = True
 
     def __post_init__(self) -> None:
         for name, low in (("tau", 0.0), ("runner_up_below", -1.0)):
@@ -43,8 +46,9 @@ class DraftSettings:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low < value < float("inf"):
                 raise SpotError(f"draft.{name} is {value!r}; expected a finite number above {max(low, 0.0):g}")
         check_response(self.response)
-        if not isinstance(self.merged, bool):
-            raise SpotError(f"draft.merged is {self.merged!r}; use true or false")
+        for name in ("merged", "ahead"):
+            if not isinstance(getattr(self, name), bool):
+                raise SpotError(f"draft.{name} is {getattr(self, name)!r}; use true or false")
 
 
 class OrderDrafter:
@@ -74,6 +78,10 @@ class OrderDrafter:
         """The same model with another `DraftSettings.response`."""
         return OrderDrafter(self.model, replace(self.settings, response=response), self.chain, self.chunk_states)
 
+    def looking(self, ahead: bool) -> OrderDrafter:
+        """The same model with another `DraftSettings.ahead`."""
+        return OrderDrafter(self.model, replace(self.settings, ahead=ahead), self.chain, self.chunk_states)
+
     def as_tree(self) -> OrderDrafter:
         """The same model drafting one node an order, the paper's form."""
         return OrderDrafter(self.model, replace(self.settings, merged=False), self.chain, self.chunk_states)
@@ -91,6 +99,11 @@ class OrderDrafter:
     def reads_responses(self) -> bool:
         """Whether what was measured of a block's slots moves the network's scores; it is of log-odds."""
         return self.settings.response > 0 and self.rule.ranking == "probability"
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether drafts run on into the next block."""
+        return self.settings.ahead
 
     @property
     def rule(self) -> CommitRule:
@@ -118,14 +131,16 @@ class OrderDrafter:
             return []
         for context in contexts:
             self.check_block_length(len(context.state.tokens))
-        hypotheses = [token_hypotheses(context, self.settings.runner_up_below) for context in contexts]
+        entrances = [entrance(context, self.rule) if self.looks_ahead else None for context in contexts]
+        every = [*contexts, *(one.context for one in entrances if one is not None)]
         return search(
             contexts,
-            self.score(contexts),
-            hypotheses,
+            self.score(every),
+            [token_hypotheses(context, self.settings.runner_up_below) for context in every],
             self.settings.merged,
             width=1 if self.chain else None,
             one_call=self.model.config.scorer == "one_call",
+            entrances=entrances,
         )
 
     def score(self, contexts: Sequence[DraftContext]) -> Score:

@@ -212,6 +212,7 @@ class Materials:
                 "boundary": self.recipe.decode.form().boundary,
                 "merged": self.recipe.decode.form().merged,
                 "response": self.recipe.decode.form().response,
+                "ahead": self.recipe.decode.form().ahead,
                 **runs_code,
             },
         }

@@ -36,7 +36,7 @@ def compare(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="default, or paper: separate boundaries, a tree, no responses; default decode.preset."),
+        typer.Option(help="default, or paper: separate boundaries, a tree, stale tables alone; default decode.preset."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Also write the rows to this JSONL file.")] = None,
     allow_code_execution: Annotated[

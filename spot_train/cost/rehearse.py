@@ -121,7 +121,8 @@ class DictatedTarget:
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """One way to decode: `drafter` None is draft-free; it drafts without responses, which random weights lack."""
+    """One way to decode: `drafter` None is draft-free; it drafts from stale tables alone, since random
+    weights answer at no other state."""
 
     name: str
     budget: int = 0

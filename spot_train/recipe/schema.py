@@ -309,19 +309,25 @@ class DecodeSection(Section):
         description="How far the drafter's scores follow responses that earlier forwards measured; 0 reads none, null "
         "is the preset's, else 1.",
     )
+    ahead: bool | None = Field(
+        default=None,
+        description="Drafts run on into the next block; null is the preset's, else true.",
+    )
 
     def form(self) -> Preset:
         """The preset, with what is set beside it."""
         preset = PRESETS[self.preset]
         merged = preset.merged if self.merged is None else self.merged
         response = preset.response if self.response is None else self.response
-        return Preset(preset.boundary_beside(self.boundary), merged, response)
+        ahead = preset.ahead if self.ahead is None else self.ahead
+        return Preset(preset.boundary_beside(self.boundary), merged, response, ahead)
 
     def draft_settings(self) -> DraftSettings:
         """How the exported drafter is searched."""
         form = self.form()
         response = RESPONSE if form.response is None else form.response
-        return DraftSettings(tau=self.tau, merged=form.merged is not False, response=response)
+        merged, ahead = form.merged is not False, form.ahead is not False
+        return DraftSettings(tau=self.tau, merged=merged, response=response, ahead=ahead)
 
 
 class CalibrateSection(Section):

@@ -4,9 +4,8 @@ A block that no accepted draft opened starts with one draft-free round and goes 
 where boundaries are seamless, in the forward that encodes its prompt, which is not counted. With separate boundaries a
 block costs one cache-writing forward, unless it is the row's last. Drafts are accepted while the recorded step leads to
 a drafted state, across a block's end as well. At temperature > 0 the same holds for drafters that read the table's
-drawn tokens alone. Drafters that look ahead read tables of unopened blocks, which nobody records: they are refused.
-Nor is what rejected states say recorded: a drafter that reads responses is counted as it drafts without them, and takes
-fewer forwards when it decodes.
+drawn tokens alone. Nobody records tables of unopened blocks, nor what rejected states say: a drafter that reads them is
+counted as it drafts without, and takes fewer forwards when it decodes; one made to cross blocks is refused.
 Knows nothing about training.
 """
 
@@ -21,7 +20,8 @@ from spot_infer.allocate import Experience, Pace, Passed, allocate, price, settl
 from spot_infer.blocks import BlockState, Step
 from spot_infer.cost import CostCurve
 from spot_infer.errors import SpotError
-from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, looks_ahead, tables_read
+from spot_infer.graph import DraftContext, Drafter, DraftGraph, Ending, crosses_blocks, tables_read
+from spot_infer.presets import Preset
 from spot_infer.replicas import lay_out
 from spot_infer.requests import Boundary
 from spot_train.trajectory import Trajectory
@@ -76,9 +76,9 @@ def draft_free(trajectory: Trajectory) -> ReplayResult:
 
 
 def replayable(drafter: Drafter) -> Drafter:
-    """The drafter that decodes as replay counts it: without responses, which a replay's contexts lack."""
-    responding: Callable[[float], Drafter] | None = getattr(drafter, "responding", None)
-    return drafter if responding is None else responding(0.0)
+    """The drafter that decodes as replay counts it: without responses and tables of the next block, which a replay's
+    contexts lack."""
+    return Preset(response=0.0, ahead=False).apply(drafter)
 
 
 class _Replay:
@@ -251,7 +251,7 @@ def replay(
     `observe` sees every drafted round. Raises SpotError for a drafter that looks ahead, and where boundaries are fused
     and a trajectory does not know its limit or its target caches no block.
     """
-    if looks_ahead(drafter):
+    if crosses_blocks(drafter):
         raise SpotError(
             "this drafter reads tables of blocks that are not open yet, which shards do not record; decode with the "
             "target instead, or turn the drafter's cross_block off"

@@ -62,8 +62,9 @@ def ladder(cells: Sequence[Cell]) -> Content:
     notes = [
         "paper: a tree, and a forward a boundary; merged: one block copy a state; fused: no forward spent on a block's "
         "boundary; seamless: nor on the first block's opening, which the prompt's forward takes in (that forward is "
-        "not counted in any row); responses, the default: scores follow what rejected states tell, which is decoded, "
-        f"since no replay knows it; auto: as many states a round as pay on the curve {CURVE}. Shares are of the oracle "
+        "not counted in any row); responses: scores follow what rejected states tell; ahead, the default: drafts run "
+        "on into the next block (both are decoded, since no replay knows what they read); auto: as many states a round "
+        f"as pay on the curve {CURVE}. Shares are of the oracle "
         f"with the same boundaries and budget. On {CURVE}: predicted throughput over draft-free's, no drafter's time "
         "in it; positions: token positions forwarded a prompt, padding left out."
     ]

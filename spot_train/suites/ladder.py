@@ -18,13 +18,16 @@ from spot_train.suites.oracle import ORACLES
 
 SUITE = "ladder"
 STEPS: dict[str, dict[str, Any]] = {
-    "paper": {"merged": False, "boundary": "separate", "response": 0.0},
-    "merged": {"boundary": "separate", "response": 0.0},
-    "fused": {"boundary": "fused", "response": 0.0},
-    "seamless": {"response": 0.0},
-    "responses": {},
+    "paper": {"merged": False, "boundary": "separate", "response": 0.0, "ahead": False},
+    "merged": {"boundary": "separate", "response": 0.0, "ahead": False},
+    "fused": {"boundary": "fused", "response": 0.0, "ahead": False},
+    "seamless": {"response": 0.0, "ahead": False},
+    "responses": {"ahead": False},
+    "ahead": {},
 }
-"""Options of `spot` by step; the paper's first, the default last, whose responses nobody records: it is decoded."""
+"""Options of `spot` by step; the paper's first, the default last."""
+DECODED = ("responses", "ahead")
+"""Steps that read what nobody records."""
 CURVE = "paper-gsm8k"
 
 
@@ -40,19 +43,20 @@ def groups(materials: Materials) -> list[Group]:
         for_time = [timed(materials, target, rule, temperature=temperature) for temperature in (0.0, 1.0)]
         asked += [CellGroup(one, tuple(_steps(materials, one, budgets))) for one in (*for_forwards, *for_time)]
         decoded = [replace(one, mode="real") for one in for_forwards]
-        asked += [CellGroup(one, tuple(_default(materials, one, budgets))) for one in decoded]
+        asked += [CellGroup(one, tuple(_decoded(materials, one, budgets))) for one in decoded]
     return asked
 
 
-def _default(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
-    """The step that replay can't count."""
-    return [Wanted(SUITE, DRAFT_FREE), *trained(SUITE, materials, condition, budgets)]
+def _decoded(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
+    """The steps that replay can't count."""
+    steps = [trained(SUITE, materials, condition, budgets, **STEPS[name]) for name in DECODED]
+    return [Wanted(SUITE, DRAFT_FREE), *(wanted for step in steps for wanted in step)]
 
 
 def _steps(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
     wanted = [Wanted(SUITE, DRAFT_FREE)]
-    for chosen in STEPS.values():
-        if chosen or condition.mode == "real":
+    for name, chosen in STEPS.items():
+        if name not in DECODED or condition.mode == "real":
             wanted += trained(SUITE, materials, condition, budgets, **chosen)
     wanted += trained(SUITE, materials, condition, [MOST_STATES], curve=CURVE)
     if condition.mode == "replay" and not condition.sampling.temperature:

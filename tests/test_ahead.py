@@ -1,0 +1,220 @@
+"""Drafts that run on into the next block: the table before it opens, the way in, and what it takes of a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from fake_dlm import FakeTarget
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slow_decoder import fake_full_logits
+
+from spot_infer.ahead import REPLICAS, completed
+from spot_infer.api import encode_prompt
+from spot_infer.blocks import BlockState, Commit
+from spot_infer.decode import decode
+from spot_infer.draft import Query, search
+from spot_infer.drafters import ChainDrafter, OddsTreeDrafter
+from spot_infer.drafters.entrance import CERTAINTY, entrance
+from spot_infer.drafters.hypotheses import token_hypotheses
+from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.replicas import lay_out
+from spot_infer.requests import Boundary, DecodeSettings, Request, Round
+from spot_infer.table import StaleTable
+from spot_infer.targets import load_target
+from spot_infer.transition import CommitRule, Sampling, confidence, draw
+
+L = 4
+MASK = 9
+
+
+def table_of(slots: Sequence[int], odds: Sequence[float], first_token: int = 1) -> StaleTable:
+    """A table whose slot i has the token first_token + i, as sure as its log-odds say."""
+    logprob = np.full((len(slots), 32), -12.0, np.float16)
+    logprob[:, 0] = -np.logaddexp(0, -np.array(odds))
+    tokens = np.arange(32, dtype=np.int32) + np.arange(len(slots), dtype=np.int32)[:, None] + first_token
+    return StaleTable(np.array(slots, np.uint8), logprob, tokens, np.array(odds, np.float32))
+
+
+def context_of(**changes: Any) -> DraftContext:
+    """A root whose slots 2 and 3 are open, slot 1 just filled, and a table of the block behind it."""
+    context = DraftContext(
+        request=0,
+        state=BlockState(0, (5, 2, MASK, MASK), MASK),
+        tables=(table_of([1, 2, 3], [9.0, 8.0, 7.0]),),
+        budget=16,
+        floor=0.0,
+        temperature=0.0,
+        completes=True,
+        next_table=table_of(range(L), [6.0, 8.0, 7.0, 5.0]),
+    )
+    return replace(context, **changes)
+
+
+def test_a_block_is_completed_as_its_table_says_where_that_is_likely() -> None:
+    state, table = context_of().state, context_of().tables[0]
+    guess = completed(state, table)
+    assert guess is not None and guess.tokens == (5, 2, 2, 3)
+    assert completed(state, table_of([1, 2, 3], [-9.0, 8.0, 7.0])) == guess  # slot 1 is filled: how sure it was is past
+    assert completed(state, table_of([1, 2, 3], [9.0, 0.0, -0.5])) is None
+    drawn = replace(table, drawn_token=np.array([8, 7, 6], np.int32), drawn_logprob=np.zeros(3, np.float16))
+    assert completed(state, drawn).tokens == (5, 2, 7, 6)  # type: ignore[union-attr]
+
+
+def test_the_entrance_is_what_the_rule_commits_first() -> None:
+    context = context_of()
+    way = entrance(context, CommitRule())
+    assert way is not None and way.first == Commit(L + 1, 2)
+    assert way.probability == pytest.approx(CERTAINTY / (1 + np.exp(-8.0)), rel=1e-3)
+    assert way.context.state == BlockState(L, (MASK, 2, MASK, MASK), MASK)
+    assert way.context.tables[0] is context.next_table and not way.context.completes
+    for changes in ({"next_table": None}, {"completes": False}):
+        assert entrance(context_of(**changes), CommitRule()) is None
+    assert entrance(context_of(), CommitRule(selection="quota", quota=2)) is None
+
+
+@pytest.mark.parametrize("merged", [True, False])
+@pytest.mark.parametrize("one_call", [True, False])
+def test_a_draft_goes_on_behind_the_entrance_with_the_mass_that_reached_it(merged: bool, one_call: bool) -> None:
+    context = context_of(budget=40)
+    way = entrance(context, CommitRule())
+    assert way is not None
+    asked: list[Query] = []
+
+    def score(queries: list[Query]) -> list[np.ndarray]:
+        """Equal shares of the open slots."""
+        asked.extend(queries)
+        answers = []
+        for number, path, depth in queries:
+            assert depth == len(path)
+            of = (context, way.context)[number]
+            open_ = np.isin(of.tables[0].slots, [s for s in of.state.masked_slots if s not in path])
+            answers.append(open_ / open_.sum())
+        return answers
+
+    hypotheses = [token_hypotheses(one) for one in (context, way.context)]
+    (graph,) = search([context], score, hypotheses, merged, one_call=one_call, entrances=[way])
+    own = {Commit(2, 2), Commit(3, 3)}
+    chance = float(np.prod([pairs[0][1] for pairs in hypotheses[0][1:]]))
+    masses: dict[frozenset[Commit], float] = {}
+    for commits, mass in zip(graph.commits, graph.masses, strict=True):
+        masses[commits] = masses.get(commits, 0.0) + mass
+    inside = {commits: mass for commits, mass in masses.items() if any(one.position >= L for one in commits)}
+    assert inside and all(commits >= own | {way.first} for commits in inside)
+    assert masses[frozenset(own)] == pytest.approx(chance)
+    assert masses[frozenset(own | {way.first})] == pytest.approx(chance * way.probability)
+    below = [mass for commits, mass in inside.items() if len(commits) == 4]
+    assert len(below) == 3
+    assert sum(below) == pytest.approx(chance * way.probability, rel=0.01)
+    assert max(map(len, inside)) == len(own) + 1 + way.context.room  # the next block's last slot is left open
+    assert {number for number, _, _ in asked} == {0, 1}
+
+
+def test_a_guess_that_was_drafted_takes_no_replica_more() -> None:
+    context = context_of()
+    guess = completed(context.state, context.tables[0])
+    assert guess is not None
+    alone = lay_out((), context.state, DraftGraph(), 100, 32, guess)
+    assert len(alone.replicas) == 1 + REPLICAS and alone.of_node == [0]
+    assert alone.next_block is not None and alone.replicas[alone.next_block].state == guess.following()
+    graph = DraftGraph()
+    node = graph.add(0, frozenset({Commit(2, 2)}), 0.9)
+    node = graph.add(node, frozenset({Commit(3, 3)}), 0.9)
+    shared = lay_out((), context.state, graph, 100, 32, guess)
+    assert len(shared.replicas) == len(lay_out((), context.state, graph, 100, 32).replicas)
+    assert shared.next_block == shared.of_node[node]
+
+
+class Watching:
+    """A chain that crosses blocks; compares every table of an unopened block with the slow model's."""
+
+    looks_ahead = crosses_blocks = True
+
+    def __init__(self, target: FakeTarget, request: Request, rounds: list[Round], sampling: Sampling) -> None:
+        self.inner = ChainDrafter(depth=1, cross_block=True)
+        self.full_logits = fake_full_logits(target)
+        self.spec, self.request, self.rounds, self.sampling = target.spec, request, rounds, sampling
+        self.before: DraftContext | None = None
+        self.seen = 0
+
+    def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:
+        (context,) = contexts
+        self._check(context)
+        self.before = context
+        return self.inner.propose(contexts)
+
+    def _check(self, context: DraftContext) -> None:
+        after = context.state.following()
+        assert context.completes is (after.start < len(self.request.prompt_ids) + 21)
+        guess = completed(context.state, context.tables[0])
+        assert context.budget == (6 - REPLICAS if context.completes and self._goes_on(guess) else 6)
+        before = self.before if self.before is not None and self.before.state.start == context.state.start else None
+        guess = None if before is None else completed(before.state, before.tables[0])
+        ahead = context.next_table
+        assert (ahead is None) is (not context.completes or not self._goes_on(guess))
+        if ahead is None or guess is None:
+            return
+        self.seen += 1
+        canvas = dict(enumerate(self.request.prompt_ids))
+        canvas |= {position: token for r in self.rounds for step in r.steps for position, token in step}
+        known = [canvas[position] for position in range(context.state.start)]
+        logits = self.full_logits([*known, *guess.tokens, *after.tokens])[-L:]
+        log_odds, best, _ = confidence(logits, torch.tensor(self.spec.forbidden_ids))
+        assert ahead.slots.tolist() == list(range(L))
+        assert ahead.top_token[:, 0].tolist() == best.tolist()
+        np.testing.assert_allclose(ahead.log_odds, log_odds, rtol=1e-6)
+        if self.sampling.temperature > 0:
+            assert context.noise is not None
+            noise = context.noise.rows(range(after.start, after.start + L))
+            drawn, _ = draw(logits, noise, self.sampling, torch.tensor(self.spec.forbidden_ids))
+            assert ahead.drawn_token is not None and ahead.drawn_token.tolist() == drawn.tolist()
+
+    def _goes_on(self, guess: BlockState | None) -> bool:
+        """Whether a block that ends as `guess` does not end the request."""
+        if guess is None:
+            return False
+        generated = guess.tokens[max(len(self.request.prompt_ids) - guess.start, 0) :]
+        return not set(generated) & set(self.spec.stop_ids)
+
+
+@settings(max_examples=12)
+@given(
+    st.integers(0, 30),
+    st.sampled_from([1, 3, 4, 6]),
+    st.sampled_from(["separate", "fused", "seamless"]),
+    st.sampled_from(["concat", "batch"]),
+    st.sampled_from([Sampling(), Sampling(0.8)]),
+)
+def test_the_table_ahead_is_the_next_blocks_behind_the_guess(
+    seed: int, prompt_length: int, boundary: Boundary, layout: Any, sampling: Sampling
+) -> None:
+    target = FakeTarget(seed=seed, block_length=L, stop_ids=())
+    request = Request(tuple(range(prompt_length)), seed)
+    run_settings = DecodeSettings(21, sampling=sampling, budget=6, boundary=boundary, layout=layout)
+    rounds: list[Round] = []
+    drafter = Watching(target, request, rounds, sampling)
+    with patch("spot_infer.ahead.LEAST_SURE", 0.0), patch("spot_infer.decode.MOST_OPEN", 1e9):
+        for round_ in decode(target, [request], run_settings, drafter):
+            rounds.append(round_)
+    assert drafter.seen
+
+
+def test_running_on_saves_forwards_and_changes_no_token() -> None:
+    target = load_target("builtin:data/tiny-sdar-b16")
+    texts = ["What is 12 + 30?", "Sort these numbers: 3 1 2", "Reverse the word house", "Count from 1 to 9"]
+    prompts = [Request(encode_prompt(target, text), n) for n, text in enumerate(texts)]
+    how = DecodeSettings(96, budget=20, ignore_stop=True, batch_size=4)
+    results = []
+    for ahead in (False, True):
+        rounds = decode(target, prompts, how, OddsTreeDrafter(ahead=ahead))
+        done = sorted((one.result for one in rounds if one.result is not None), key=lambda one: one.request)
+        results.append(([one.tokens for one in done], sum(one.stats.nfe for one in done)))
+    (plain, plain_nfe), (further, nfe) = results
+    assert further == plain
+    assert nfe < plain_nfe
