@@ -9,7 +9,7 @@ from spot_infer.errors import SpotError
 from spot_infer.transition import CommitRule
 from spot_train.report.document import Section, Table
 from spot_train.report.sections import build_report
-from spot_train.suites.ladder import STEPS
+from spot_train.suites.ladder import DECODED, STEPS
 
 
 def section(rows, name="main") -> Section:
@@ -134,17 +134,30 @@ def test_ablation_counts_forwards_against_the_plain_spot():
 
 
 def test_the_ladder_counts_from_the_papers_form_and_names_its_steps():
-    drafted = zip((20, 16, 10, 8), list(STEPS.values())[:-1], strict=True)
+    replayed = [own for name, own in STEPS.items() if name not in DECODED]
+    drafted = zip((20, 16, 10, 8), replayed, strict=True)
     rows = [cell(nfe=(nfe, nfe), options=options) for nfe, options in drafted]
-    rows += [cell("draft-free", 0, (40, 40), mode="real"), cell(nfe=(7, 9), mode="real")]
+    rows += [cell("draft-free", 0, (40, 40), mode="real")]
+    rows += [cell(nfe=(nfe, nfe), mode="real", options=STEPS[name]) for name, nfe in zip(DECODED, (8, 5), strict=True)]
     rows += [cell("draft-free", 0, (40, 40)), cell(nfe=(12, 12), budget=32, options={"curve": "paper-gsm8k"})]
     rows += [cell("joint_oracle", 8, (5, 5), options=options) for options in ({"boundary": "separate"}, {})]
     table = section([one.model_copy(update={"suite": "ladder"}) for one in rows], "ladder").tables[0]
     names = ["draft-free", *STEPS, "auto", "joint oracle, separate", "joint oracle, seamless"]
     assert column(table, "step") == names
-    assert column(table, "D") == ["", "8", "8", "8", "8", "8", "auto", "8", "8"]
-    assert column(table, "fewer than paper") == ["–", "1.00x", "1.25x", "2.00x", "2.50x", "2.50x", "–", "–", "–"]
-    assert column(table, "of joint oracle") == ["–", "25%", "31%", "–", "62%", "62%", "–", "–", "–"]
+    assert column(table, "D") == ["", *(["8"] * 6), "auto", "8", "8"]
+    assert column(table, "fewer than paper") == [
+        "–",
+        "1.00x",
+        "1.25x",
+        "2.00x",
+        "2.50x",
+        "2.50x",
+        "4.00x",
+        "–",
+        "–",
+        "–",
+    ]
+    assert column(table, "of joint oracle") == ["–", "25%", "31%", "–", "62%", "62%", "100%", "–", "–", "–"]
 
 
 def test_a_row_a_resolution_from_fine_to_coarse_with_what_it_solves_and_foreign_drafters_marked():
