@@ -404,8 +404,8 @@ def _promote(cache: PrefixCache, index: int, row: Row, packed: Packed, replicas:
 
 def _with_tables(row: Row, round_: Round, tables: dict[int, StaleTable], laid: RowReplicas) -> Round:
     """Attach the passed states' tables to the round, and keep what the next round drafts from."""
-    beyond = laid.next_block is not None and laid.start(laid.next_block) > row.state.start
-    ahead = tables.pop(laid.next_block, None) if laid.next_block is not None and beyond else None
+    unopened = laid.next_block is not None and laid.start(laid.next_block) > row.state.start
+    ahead = tables.pop(laid.next_block, None) if laid.next_block is not None and unopened else None
     row.remember([table for replica, table in tables.items() if laid.start(replica) == row.state.start], ahead)
     return replace(round_, tables=tuple(tables.values()))
 

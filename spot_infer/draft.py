@@ -69,8 +69,8 @@ def search(
 
 
 class _Options(NamedTuple):
-    """What can be drafted from one context's table. number: the context's; slot, token: of every option; index,
-    probability [n]: its place in the table, and its token's probability."""
+    """What can be drafted from the table of the context with this number: place int64 [n] in the table, token, and
+    probability float64 [n] of every option."""
 
     number: int
     place: NDArray[np.int64]
@@ -168,13 +168,13 @@ class _Search:
 
     def expand(self, keys: Sequence[_Key], scores: Sequence[NDArray[np.float64]]) -> None:
         """Add the children of states, the heaviest first, from the probabilities [m] of each one's slots."""
+        self.states_scored += len(keys)
         inside = [self._entered(key) for key in keys]
         for number, block in enumerate(self.blocks):
             first = number * (self.enters + 1)
             asked = [place for place, entered in enumerate(inside) if entered == number]
             if asked:
                 self._expand([keys[place] for place in asked], [scores[place] for place in asked], block, first)
-        self.states_scored += len(keys)
 
     def _expand(self, keys: Sequence[_Key], scores: Sequence[NDArray[np.float64]], block: _Options, first: int) -> None:
         """The same for states of one block, whose options are numbered from `first`."""
