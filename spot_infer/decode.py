@@ -19,11 +19,11 @@ from typing import TypeVar
 
 import torch
 
-from spot_infer.ahead import MOST_OPEN, REPLICAS, completed
+from spot_infer.ahead import MOST_OPEN, completed, make_room
 from spot_infer.allocate import Experience, Passed, propose_what_pays, settle, writes_apart
 from spot_infer.answers import Answers, read_tables
 from spot_infer.bitwise import fixed_shape
-from spot_infer.blocks import BlockState
+from spot_infer.blocks import BlockState, Commit
 from spot_infer.drafters.order import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.fixed_shape import FixedShapeTarget
@@ -209,6 +209,8 @@ def _propose(
 ) -> list[DraftGraph | None]:
     """Draft for every row that has a stale table and something left to draft."""
     graphs: list[DraftGraph | None] = [None] * len(rows)
+    for row in rows:
+        row.guess = None
     if drafter is None or settings.budget == 0:
         return graphs
     crosses = _crosses(settings, drafter)
@@ -219,7 +221,7 @@ def _propose(
             request=row.request,
             state=row.state,
             tables=tuple(row.tables),
-            budget=settings.budget - (REPLICAS if _completed(spec, row, settings, drafter, settings.budget) else 0),
+            budget=settings.budget,
             floor=settings.floor,
             temperature=shared.temperature,
             noise=row.noise if shared.temperature > 0 else None,
@@ -246,6 +248,7 @@ def _propose(
     for index, graph in zip(contexts, proposed, strict=True):
         if settings.sequences and len(graph) > settings.budget:
             graph = graph.trimmed(range(1, 1 + settings.budget))
+        graph, rows[index].guess = _look_ahead(spec, rows[index], graph, settings, drafter)
         noise = rows[index].noise
         if noise is not None and settings.verifier_in_force == "rejection":
             graph = draw_tokens(graph, contexts[index], settings.sampling, noise.seed)
@@ -264,21 +267,23 @@ def _crosses(settings: DecodeSettings, drafter: Drafter | None) -> bool:
     return settings.boundary != "separate" or crosses_blocks(drafter)
 
 
-def _completed(
-    spec: TargetSpec, row: Row, settings: DecodeSettings, drafter: Drafter | None, states: int
-) -> BlockState | None:
-    """The row's block as its stale table would fill it, where a forward of as many `states` looks beyond it: where the
-    next one may get there, and not where that ends the request."""
-    looks = looks_ahead(drafter) and settings.budget > REPLICAS and not settings.sequences
-    if not looks or not _crosses(settings, drafter) or row.last_block or not row.tables:
-        return None
-    if len(row.state.masked_slots) > MOST_OPEN * states:
-        return None
-    filled = completed(row.state, row.tables[0])
-    if filled is None or not filled.finished:
-        return None
-    generated = filled.tokens[max(row.prompt_length - filled.start, 0) :]
-    return filled if {*settings.stops(spec)}.isdisjoint(generated) else None
+def _look_ahead(
+    spec: TargetSpec, row: Row, graph: DraftGraph, settings: DecodeSettings, drafter: Drafter | None
+) -> tuple[DraftGraph, BlockState | None]:
+    """What is drafted for a row, and its block as the stale table would fill it where the forward looks beyond that: if
+    the next round may get there, if the guess does not end the request, and if it is worth the states it takes."""
+    looks = looks_ahead(drafter) and _crosses(settings, drafter) and not settings.sequences
+    if not looks or row.last_block or not 0 < len(row.state.masked_slots) <= MOST_OPEN * len(graph):
+        return graph, None
+    guess = completed(row.state, row.tables[0])
+    if guess is None or not guess.finished:
+        return graph, None
+    generated = guess.tokens[max(row.prompt_length - guess.start, 0) :]
+    if not {*settings.stops(spec)}.isdisjoint(generated):
+        return graph, None
+    commits = [Commit(guess.start + slot, guess.tokens[slot]) for slot in row.state.masked_slots]
+    roomy = make_room(graph, commits, settings.budget)
+    return (graph, None) if roomy is None else (roomy, guess)
 
 
 def _forward(
@@ -300,7 +305,7 @@ def _forward(
             graph or DraftGraph(),
             row.block_end if settings.sequences else row.draft_end,
             target.spec.vocab_size,
-            None if graph is None else _completed(target.spec, row, settings, drafter, len(graph) + REPLICAS),
+            row.guess,
         )
         for row, graph in zip(rows, graphs, strict=True)
     ]

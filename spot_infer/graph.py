@@ -180,9 +180,9 @@ class Entrance:
 class Drafter(Protocol):
     """Anything that proposes future states. It may be wrong in any way: only speed depends on it.
 
-    One with a true attribute `looks_ahead` gets `next_table` where drafts may cross into the next block, for two
-    replicas of the budget in forwards near a block's end; one that `crosses_blocks` needs it, and is refused elsewhere.
-    One whose attribute `tables_read` is 2 gets the table of the step before beside the newest.
+    One with a true attribute `looks_ahead` gets `next_table` where drafts may cross into the next block, from forwards
+    near a block's end, where its two lightest states make room for that; one that `crosses_blocks` needs it, and is
+    refused elsewhere. One whose attribute `tables_read` is 2 gets the table of the step before beside the newest.
     """
 
     def propose(self, contexts: Sequence[DraftContext]) -> list[DraftGraph]:

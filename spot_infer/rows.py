@@ -24,7 +24,8 @@ _RECENT_TABLES = 2
 @dataclass
 class Row:
     """`canvas` holds the prompt and every finished block, `end` is the first position that is never returned;
-    `tables` are of the active block, most recent first, `next_table` of the block after it. `writes`: finished
+    `tables` are of the active block, most recent first, `next_table` of the block after it, `guess` how
+    the block may end, where the round's forward looks beyond that. `writes`: finished
     blocks go to the cache; under full attention the next block's opening encodes them anew; `pace`: what its rounds
     took, where drafts have to pay, `resting`: where they do not seem to."""
 
@@ -39,6 +40,7 @@ class Row:
     tables: list[StaleTable] = field(default_factory=list)
     next_table: StaleTable | None = None
     responses: Responses | None = None
+    guess: BlockState | None = None
     final_tokens: int = 0
     stats: Stats = field(default_factory=Stats)
     writes: bool = True

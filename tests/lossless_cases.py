@@ -22,7 +22,7 @@ from odd_drafters import (
 )
 from slow_decoder import Decoded, FullLogits
 
-from spot_infer.ahead import LEAST_SURE, MOST_OPEN
+from spot_infer.ahead import LEAST_SURE, MOST_OPEN, WORTH
 from spot_infer.allocate import writes_apart
 from spot_infer.blocks import Step
 from spot_infer.cost import CostCurve, DrafterCost, load_curve
@@ -296,11 +296,12 @@ def check(case: Case) -> tuple[int, int]:
     controls = {inverse[old]: free[old].decoded.steps for old in range(len(free))}
     drafter = make_drafter(case.drafter, case, controls)
     shuffled = [case.requests[old] for old in case.order]
-    looking = (0.0, 1e9) if case.far else (LEAST_SURE, MOST_OPEN)
+    least_sure, most_open, worth = (0.0, 1e9, 1e9) if case.far else (LEAST_SURE, MOST_OPEN, WORTH)
     with (
         patch("spot_infer.walk.reads_at_once", lambda device: case.at_once),
-        patch("spot_infer.ahead.LEAST_SURE", looking[0]),
-        patch("spot_infer.decode.MOST_OPEN", looking[1]),
+        patch("spot_infer.ahead.LEAST_SURE", least_sure),
+        patch("spot_infer.decode.MOST_OPEN", most_open),
+        patch("spot_infer.ahead.WORTH", worth),
     ):
         drafted = run(case.target, shuffled, replace(case.settings, batch_size=case.drafted_batch), drafter)
     for new, old in enumerate(case.order):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_decoder import fake_full_logits
 
-from spot_infer.ahead import REPLICAS, completed
+from spot_infer.ahead import REPLICAS, completed, make_room
 from spot_infer.api import encode_prompt
 from spot_infer.blocks import BlockState, Commit
 from spot_infer.decode import decode
@@ -131,6 +131,22 @@ def test_a_guess_that_was_drafted_takes_no_replica_more() -> None:
     assert shared.next_block == shared.of_node[node]
 
 
+def test_the_lightest_states_make_room_unless_they_are_worth_more() -> None:
+    graph = DraftGraph()
+    masses = {2: 0.9, 3: 0.4, 0: 0.3, 1: 0.1}
+    nodes = {slot: graph.add(0, frozenset({Commit(slot, 1)}), mass) for slot, mass in masses.items()}
+    below = graph.add(nodes[3], frozenset({Commit(2, 1)}), 0.35)
+    guess = {Commit(2, 1), Commit(3, 1)}
+    assert make_room(graph, guess, budget=5) is graph  # drafted: its replicas are there
+    other = {Commit(2, 1), Commit(3, 2)}
+    assert make_room(graph, other, budget=5 + REPLICAS) is graph
+    roomy = make_room(graph, other, budget=5)
+    assert roomy is not None and len(roomy) == 5 - REPLICAS
+    assert set(roomy.commits) == {frozenset(), *(graph.commits[node] for node in (nodes[2], nodes[3], below))}
+    assert make_room(graph, other, budget=4) is None  # 0.1 + 0.3 + 0.35
+    assert make_room(graph, other, budget=REPLICAS) is None
+
+
 class Watching:
     """A chain that crosses blocks; compares every table of an unopened block with the slow model's."""
 
@@ -152,8 +168,6 @@ class Watching:
     def _check(self, context: DraftContext) -> None:
         after = context.state.following()
         assert context.completes is (after.start < len(self.request.prompt_ids) + 21)
-        guess = completed(context.state, context.tables[0])
-        assert context.budget == (6 - REPLICAS if context.completes and self._goes_on(guess) else 6)
         before = self.before if self.before is not None and self.before.state.start == context.state.start else None
         guess = None if before is None else completed(before.state, before.tables[0])
         ahead = context.next_table
@@ -199,7 +213,11 @@ def test_the_table_ahead_is_the_next_blocks_behind_the_guess(
     run_settings = DecodeSettings(21, sampling=sampling, budget=6, boundary=boundary, layout=layout)
     rounds: list[Round] = []
     drafter = Watching(target, request, rounds, sampling)
-    with patch("spot_infer.ahead.LEAST_SURE", 0.0), patch("spot_infer.decode.MOST_OPEN", 1e9):
+    with (
+        patch("spot_infer.ahead.LEAST_SURE", 0.0),
+        patch("spot_infer.decode.MOST_OPEN", 1e9),
+        patch("spot_infer.ahead.WORTH", 1e9),
+    ):
         for round_ in decode(target, [request], run_settings, drafter):
             rounds.append(round_)
     assert drafter.seen
