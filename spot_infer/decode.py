@@ -96,7 +96,7 @@ def decode(
             if not rows:
                 continue
             graphs = _propose(target.spec, rows, settings, drafter)
-            forward = _forward(target, cache, rows, graphs, settings, drafter)
+            forward = _forward(target, cache, rows, graphs, settings)
             rounds = _advance(target, cache, rows, graphs, forward, settings, drafter, record)
             number += 1
             _release(cache, rows, dict(enumerate(rounds)))
@@ -273,7 +273,7 @@ def _look_ahead(
     """What is drafted for a row, and its block as the stale table would fill it where the forward looks beyond that: if
     the next round may get there, if the guess does not end the request, and if it is worth the states it takes."""
     looks = looks_ahead(drafter) and _crosses(settings, drafter) and not settings.sequences
-    if not looks or row.last_block or not 0 < len(row.state.masked_slots) <= MOST_OPEN * len(graph):
+    if not looks or row.last_block or len(row.state.masked_slots) > MOST_OPEN * len(graph):
         return graph, None
     guess = completed(row.state, row.tables[0])
     if guess is None or not guess.finished:
@@ -292,7 +292,6 @@ def _forward(
     rows: list[Row],
     graphs: list[DraftGraph | None],
     settings: DecodeSettings,
-    drafter: Drafter | None,
 ) -> Forward:
     """One target forward over every row's root and drafted states, or its finished block to be written."""
     apart = settings.curve is not None and not any(graphs) and writes_apart(settings.curve, len(rows))
