@@ -50,7 +50,7 @@ def fixed_shape(
     """
     spec = target.spec
     if crosses_blocks(drafter):
-        raise SpotError("bitwise is on, but the drafter looks ahead into the next block; use one that does not")
+        raise SpotError("bitwise is on, but the drafter crosses into the next block; use one that does not")
     if isinstance(target, CanvasTarget):
         raise SpotError(
             f"bitwise is on, but {spec.name} has full attention, where forwards of a canvas and of a block differ in "

@@ -272,7 +272,7 @@ def _look_ahead(
 ) -> tuple[DraftGraph, BlockState | None]:
     """What is drafted for a row, and its block as the stale table would fill it where the forward looks beyond that: if
     the next round may get there, if the guess does not end the request, and if it is worth the states it takes."""
-    looks = looks_ahead(drafter) and _crosses(settings, drafter) and not settings.sequences
+    looks = looks_ahead(drafter) and _crosses(settings, drafter)
     if not looks or row.last_block or len(row.state.masked_slots) > MOST_OPEN * len(graph):
         return graph, None
     guess = completed(row.state, row.tables[0])

@@ -14,18 +14,20 @@ from fake_dlm import FakeTarget
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slow_decoder import fake_full_logits
+from test_replay import order_drafter
 
 from spot_infer.ahead import REPLICAS, completed, make_room
 from spot_infer.api import encode_prompt
 from spot_infer.blocks import BlockState, Commit
 from spot_infer.decode import decode
 from spot_infer.draft import Query, search
-from spot_infer.drafters import ChainDrafter, OddsTreeDrafter
+from spot_infer.drafters import ChainDrafter, OddsTreeDrafter, OrderDrafter
 from spot_infer.drafters.entrance import CERTAINTY, entrance
 from spot_infer.drafters.hypotheses import token_hypotheses
-from spot_infer.graph import DraftContext, DraftGraph
+from spot_infer.graph import DraftContext, DraftGraph, looks_ahead
 from spot_infer.replicas import lay_out
 from spot_infer.requests import Boundary, DecodeSettings, Request, Round
+from spot_infer.responses import Responses
 from spot_infer.table import StaleTable
 from spot_infer.targets import load_target
 from spot_infer.transition import CommitRule, Sampling, confidence, draw
@@ -74,6 +76,9 @@ def test_the_entrance_is_what_the_rule_commits_first() -> None:
     assert way.probability == pytest.approx(CERTAINTY / (1 + np.exp(-8.0)), rel=1e-3)
     assert way.context.state == BlockState(L, (MASK, 2, MASK, MASK), MASK)
     assert way.context.tables[0] is context.next_table and not way.context.completes
+    told = Responses(np.zeros(L, np.int64), np.ones((L, L), np.float32))
+    behind = entrance(context_of(responses=told), CommitRule())
+    assert behind is not None and behind.context.responses is None
     for changes in ({"next_table": None}, {"completes": False}):
         assert entrance(context_of(**changes), CommitRule()) is None
     assert entrance(context_of(), CommitRule(selection="quota", quota=2)) is None
@@ -223,6 +228,23 @@ def test_the_table_ahead_is_the_next_blocks_behind_the_guess(
     assert drafter.seen
 
 
+@pytest.mark.parametrize("drafter", [OddsTreeDrafter(), order_drafter(L), order_drafter(L, "one_call", "v2")])
+def test_drafters_run_on_each_context_into_its_own_next_block(drafter: OddsTreeDrafter | OrderDrafter) -> None:
+    tables = [table_of(range(L), odds) for odds in ([6.0, 8.0, 7.0, 5.0], [8.0, 5.0, 7.0, 6.0])]
+    contexts = [context_of(budget=12, next_table=table) for table in tables]
+    contexts.insert(1, context_of(budget=12, next_table=None))
+    beyond = []
+    for graph in drafter.propose(contexts):
+        inside = [commits for commits in graph.commits if any(one.position >= L for one in commits)]
+        beyond.append(min(inside, key=len, default=frozenset()) - {Commit(2, 2), Commit(3, 3)})
+    assert beyond == [{Commit(L + 1, 2)}, frozenset(), {Commit(L, 1)}]
+    still = drafter.looking(False)
+    for one in (still, still.as_tree(), still.as_chain()):
+        assert not looks_ahead(one)
+        for graph in one.propose(contexts):
+            assert all(one.position < L for commits in graph.commits for one in commits)
+
+
 def test_running_on_saves_forwards_and_changes_no_token() -> None:
     target = load_target("builtin:data/tiny-sdar-b16")
     texts = ["What is 12 + 30?", "Sort these numbers: 3 1 2", "Reverse the word house", "Count from 1 to 9"]
@@ -230,9 +252,17 @@ def test_running_on_saves_forwards_and_changes_no_token() -> None:
     how = DecodeSettings(96, budget=20, ignore_stop=True, batch_size=4)
     results = []
     for ahead in (False, True):
-        rounds = decode(target, prompts, how, OddsTreeDrafter(ahead=ahead))
+        rounds = list(decode(target, prompts, how, OddsTreeDrafter(ahead=ahead)))
         done = sorted((one.result for one in rounds if one.result is not None), key=lambda one: one.request)
-        results.append(([one.tokens for one in done], sum(one.stats.nfe for one in done)))
-    (plain, plain_nfe), (further, nfe) = results
-    assert further == plain
-    assert nfe < plain_nfe
+        further = sum(_beyond(one) > 1 for one in rounds)
+        results.append(([one.tokens for one in done], sum(one.stats.nfe for one in done), further))
+    (plain, plain_nfe, none), (tokens, nfe, some) = results
+    assert tokens == plain
+    assert none == 0 and some > 4
+    assert nfe < 0.95 * plain_nfe
+
+
+def _beyond(round_: Round) -> int:
+    """Steps of a round in a block behind its own."""
+    after = round_.state.start + len(round_.state.tokens)
+    return sum(min(step).position >= after for step in round_.steps)

@@ -190,7 +190,7 @@ def test_what_cannot_have_one_shape_is_refused() -> None:
             4,
         )[0],
     )
-    refused("looks ahead", replace(mode, budget=4), drafter=ChainDrafter(cross_block=True))
+    refused("crosses into", replace(mode, budget=4), drafter=ChainDrafter(cross_block=True))
     assert target.forwards == 0
 
 

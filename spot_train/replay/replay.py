@@ -248,8 +248,8 @@ def replay(
     """One result a trajectory, in order; `batch_size` of them draft together. Request indices are list indices.
 
     `curve`: what replicas cost, where every round drafts only what pays, as requests decoded one after the other do.
-    `observe` sees every drafted round. Raises SpotError for a drafter that looks ahead, and where boundaries are fused
-    and a trajectory does not know its limit or its target caches no block.
+    `observe` sees every drafted round. Raises SpotError for a drafter that was made to cross blocks, and where
+    boundaries are fused and a trajectory does not know its limit or its target caches no block.
     """
     if crosses_blocks(drafter):
         raise SpotError(
