@@ -24,7 +24,7 @@ from spot_infer.draft import Query, search
 from spot_infer.drafters import ChainDrafter, OddsTreeDrafter, OrderDrafter
 from spot_infer.drafters.entrance import CERTAINTY, entrance
 from spot_infer.drafters.hypotheses import token_hypotheses
-from spot_infer.graph import DraftContext, DraftGraph, looks_ahead
+from spot_infer.graph import DraftContext, DraftGraph, Ending, looks_ahead
 from spot_infer.replicas import lay_out
 from spot_infer.requests import Boundary, DecodeSettings, Request, Round
 from spot_infer.responses import Responses
@@ -243,6 +243,19 @@ def test_drafters_run_on_each_context_into_its_own_next_block(drafter: OddsTreeD
         assert not looks_ahead(one)
         for graph in one.propose(contexts):
             assert all(one.position < L for commits in graph.commits for one in commits)
+
+
+def test_no_state_is_drafted_that_ends_the_request_in_the_next_block() -> None:
+    """The next block's slot 1 stops the request once slot 0, the only one before it that a draft leaves open, is
+    filled."""
+    table = table_of(range(L), [6.0, 8.0, 7.0, 5.0], first_token=11)
+    context = context_of(budget=40, next_table=table, ending=Ending(2, 100, frozenset({12})))
+    (graph,) = OddsTreeDrafter().propose([context])
+    stop, before = Commit(L + 1, 12), Commit(L, 11)
+    assert any(stop in commits for commits in graph.commits)
+    assert not any({stop, before} <= commits for commits in graph.commits)
+    (free,) = OddsTreeDrafter().propose([replace(context, ending=None)])
+    assert any({stop, before} <= commits for commits in free.commits)
 
 
 def test_running_on_saves_forwards_and_changes_no_token() -> None:
