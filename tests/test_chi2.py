@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from functools import cache
 from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from slow_decoder import fake_full_logits
 
 from spot_infer.blocks import Commit, Step
 from spot_infer.decode import decode
-from spot_infer.drafters import ChainDrafter
+from spot_infer.drafters import ChainDrafter, OddsTreeDrafter
 from spot_infer.graph import Drafter
 from spot_infer.requests import DecodeSettings, Request, Verifier
 from spot_infer.transition import Sampling, confidence, filter_logits
@@ -30,8 +31,9 @@ SAMPLINGS = [Sampling(1.0), Sampling(1.5, top_k=3, top_p=0.95)]
 
 
 @cache
-def enumerated(target: int, sampling: Sampling) -> dict[tuple[Step, ...], float]:
-    """Probability of every trajectory of the block after `target` prompt tokens (its block length), by definition."""
+def enumerated(target: int, sampling: Sampling, blocks: int = 1) -> dict[tuple[Step, ...], float]:
+    """Probability of every trajectory of the `blocks` after `target` prompt tokens (its block length), by
+    definition."""
     fake = {2: TWO_SLOTS, 3: THREE_SLOTS}[target]
     full_logits = fake_full_logits(fake)
     mask = fake.spec.mask_id
@@ -40,6 +42,9 @@ def enumerated(target: int, sampling: Sampling) -> dict[tuple[Step, ...], float]
 
     def walk(tokens: list[int], steps: tuple[Step, ...], probability: float) -> None:
         masked = [position for position, token in enumerate(tokens) if token == mask]
+        if not masked and len(tokens) <= blocks * target:
+            walk([*tokens, *[mask] * target], steps, probability)
+            return
         if not masked:
             outcomes[steps] = probability
             return
@@ -59,7 +64,7 @@ def enumerated(target: int, sampling: Sampling) -> dict[tuple[Step, ...], float]
 def excess(block: int, settings: DecodeSettings, drafter: Drafter | None) -> tuple[float, int]:
     """How many standard deviations the chi-square statistic lies above its mean, and the drafts accepted."""
     fake = {2: TWO_SLOTS, 3: THREE_SLOTS}[block]
-    expected = enumerated(block, settings.sampling)
+    expected = enumerated(block, settings.sampling, settings.max_new_tokens // block)
     assert sum(expected.values()) == pytest.approx(1)
     steps: dict[int, tuple[Step, ...]] = dict.fromkeys(range(SAMPLES), ())
     accepted = 0
@@ -100,6 +105,16 @@ def test_only_greedy_match_leaves_the_law(verifier: Verifier, sampling: Sampling
     if verifier == "rejection":
         rate = expected_acceptance(sampling)
         assert abs(accepted / SAMPLES - rate) < 4 * np.sqrt(rate * (1 - rate) / SAMPLES)
+
+
+def test_rejection_keeps_the_law_where_drafts_run_on_into_the_next_block() -> None:
+    settings = DecodeSettings(6, sampling=Sampling(1.0), budget=6, batch_size=200, verifier="rejection")
+    with patch("spot_infer.ahead.LEAST_SURE", 0.0), patch("spot_infer.ahead.WORTH", 1e9):
+        (deviations, further), (_, inside) = (
+            excess(3, settings, OddsTreeDrafter(chain=True, ahead=ahead)) for ahead in (True, False)
+        )
+    assert deviations < 4
+    assert further > inside
 
 
 def expected_acceptance(sampling: Sampling) -> float:
