@@ -7,12 +7,11 @@ block (`drafters/entrance.py`). The table only drafts: a wrong guess costs speed
 from __future__ import annotations
 
 from collections.abc import Collection
-
-import numpy as np
+from math import prod
 
 from spot_infer.blocks import BlockState, Commit
-from spot_infer.graph import DraftGraph
-from spot_infer.table import StaleTable
+from spot_infer.drafters.hypotheses import token_hypotheses
+from spot_infer.graph import DraftContext, DraftGraph
 
 REPLICAS = 2
 """Replicas that looking ahead takes of a forward, and so of a round's budget."""
@@ -40,15 +39,14 @@ def make_room(graph: DraftGraph, guess: Collection[Commit], budget: int) -> Draf
     return graph.trimmed(kept) if len(kept) < len(graph) else graph
 
 
-def completed(state: BlockState, table: StaleTable) -> BlockState | None:
-    """`state` with its masked slots filled as its stale `table` would: with the drawn tokens where there are some. None
-    where it is not likely enough to end so."""
-    drawn = table.drawn_token is not None and table.drawn_logprob is not None
-    drafted = table.drawn_token if drawn else table.top_token[:, 0]
-    logprob = table.drawn_logprob if drawn else table.top_logprob[:, 0]
-    assert drafted is not None and logprob is not None
-    open_ = np.isin(table.slots, state.masked_slots)
-    if np.exp(logprob[open_].astype(np.float64).sum()) < LEAST_SURE:
+def completed(context: DraftContext) -> BlockState | None:
+    """The root with its masked slots filled by the tokens likeliest there. None where it is not likely enough to end
+    so."""
+    state = context.state
+    slots = context.tables[0].slots.tolist()
+    likeliest = {slot: pairs[0] for slot, pairs in zip(slots, token_hypotheses(context), strict=True)}
+    drafted = [likeliest.get(slot, (state.mask_id, 0.0)) for slot in state.masked_slots]
+    if prod(probability for _, probability in drafted) < LEAST_SURE:
         return None
-    filled = zip(table.slots[open_].tolist(), drafted[open_].tolist(), strict=True)
-    return state.with_commits([Commit(state.start + slot, token) for slot, token in filled])
+    filled = zip(state.masked_slots, drafted, strict=True)
+    return state.with_commits([Commit(state.start + slot, token) for slot, (token, _) in filled])

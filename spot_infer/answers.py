@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -28,16 +29,20 @@ Outcome = TypeVar("Outcome")
 _CHUNK_ELEMENTS = 2**25
 ReadState = tuple[int, int, GumbelNoise | None]
 """A state to read: its index in the packed forward, its block's start, the request's noise at temperature > 0."""
+_Place = tuple[GumbelNoise | None, int]
+"""A position of a request."""
+_GREEDY = Sampling()
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Per masked slot of a state: ranking value, log-odds and best token [m] each. The values and log-odds are those of
-    the rule's temperature, 1 for every rule but those of published decoders."""
+    """Per masked slot of a state: ranking value, log-odds, best token, and the token that a draw would commit [m] each.
+    The values and log-odds are those of the rule's temperature, 1 for every rule but those of published decoders."""
 
     values: list[float]
     log_odds: list[float]
     best: list[int]
+    drawn: list[int]
 
 
 @runtime_checkable
@@ -58,40 +63,75 @@ def _project(target: Target, hidden: Tensor, read: Callable[[Tensor], Outcome]) 
     return target.read(hidden, read) if isinstance(target, WatchedTarget) else read(target.logits(hidden))
 
 
-def read_logits(target: Target, hidden: Tensor, read: Callable[[Tensor], Sequence[Tensor]]) -> list[Tensor]:
-    """The columns [M, ...] that `read` makes of the logits of hidden [M, H], row by row, a chunk at a time.
+def read_logits(target: Target, hidden: Tensor, read: Callable[[slice, Tensor], Sequence[Tensor]]) -> list[Tensor]:
+    """The columns [M, ...] that `read` makes of the logits of hidden [M, H], row by row, a chunk at a time; it is told
+    which rows those are.
 
-    Chunks of a target of fixed shape are filled up, so that a row's bits don't depend on how many others are read.
+    Chunks of a target of fixed shape are filled up with rows that are read and dropped, so that a row's bits don't
+    depend on how many others there are.
     """
     fixed = isinstance(target, FixedShapeTarget)
+    size = HEAD_ROWS if fixed else chunk_rows(target.spec.vocab_size)
     parts: list[list[Tensor]] = []
-    for rows in hidden.split(HEAD_ROWS if fixed else chunk_rows(target.spec.vocab_size)):
-        columns = _project(target, fill_rows(rows) if fixed else rows, read)
-        parts.append([column[: len(rows)] for column in columns])
+    for first in range(0, len(hidden), size):
+        part = slice(first, min(first + size, len(hidden)))
+        rows = fill_rows(hidden[part]) if fixed else hidden[part]
+        columns = _project(target, rows, partial(read, part))
+        parts.append([column[: part.stop - first] for column in columns])
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
 def read_answers(
-    target: Target, packed: Packed, hidden: Tensor, rule: CommitRule, states: Sequence[int]
+    target: Target,
+    packed: Packed,
+    hidden: Tensor,
+    rule: CommitRule,
+    states: Sequence[ReadState],
+    sampling: Sampling = _GREEDY,
 ) -> dict[int, Answers]:
-    """Project the hidden [M, H] of `states` and keep what the commit rule needs, by state."""
+    """Project the hidden [M, H] of `states` and keep what the commit rule needs, by state.
+
+    sampling: how tokens are drawn everywhere, for drafting alone; at temperature 0 they are the best ones.
+    """
     forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
-
-    def read(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        ranked = logits if rule.temperature == 1 else logits / rule.temperature
-        log_odds, best, _ = confidence(ranked, forbidden)
-        return ranking_values(log_odds, rule, ranked, forbidden), log_odds, best
-
-    slots = [range(packed.state_start[state], packed.state_start[state + 1]) for state in states]
-    rows = [row for own in slots for row in own]
+    rows = _rows_of(packed, states)
     if not rows:
         return {}
+    places = _places(packed, states, rows) if sampling.temperature > 0 else []
+
+    def read(part: slice, logits: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        ranked = logits if rule.temperature == 1 else logits / rule.temperature
+        log_odds, best, _ = confidence(ranked, forbidden)
+        values = ranking_values(log_odds, rule, ranked, forbidden)
+        if not places:
+            return values, log_odds, best, best
+        noise = _noise_rows(places[part], logits.device)
+        return values, log_odds, best, draw(logits[: len(noise)], noise, sampling, forbidden)[0]
+
     columns = [column.tolist() for column in read_logits(target, hidden[rows], read)]
-    ends = accumulate(map(len, slots))
+    counts = _counts(packed, states)
     return {
-        state: Answers(*(column[end - len(own) : end] for column in columns))
-        for state, own, end in zip(states, slots, ends, strict=True)
+        state: Answers(*(column[end - count : end] for column in columns))
+        for (state, _, _), count, end in zip(states, counts, accumulate(counts), strict=True)
     }
+
+
+def _counts(packed: Packed, states: Sequence[ReadState]) -> list[int]:
+    """How many masked slots each of `states` has."""
+    return [packed.state_start[state + 1] - packed.state_start[state] for state, _, _ in states]
+
+
+def _rows_of(packed: Packed, states: Sequence[ReadState]) -> list[int]:
+    """Where the hidden states of their masked slots are, state by state."""
+    return [row for state, _, _ in states for row in range(packed.state_start[state], packed.state_start[state + 1])]
+
+
+def _places(packed: Packed, states: Sequence[ReadState], rows: Sequence[int]) -> list[_Place]:
+    """The noise and the absolute position of each of their `rows`."""
+    counts = _counts(packed, states)
+    own = [(noise, start) for (_, start, noise), count in zip(states, counts, strict=True) for _ in range(count)]
+    slots = packed.read_slot[rows].tolist()
+    return [(noise, start + slot) for (noise, start), slot in zip(own, slots, strict=True)]
 
 
 def steps_of_states(
@@ -122,13 +162,13 @@ def steps_of_states(
         tokens = [answers[state].best[row - packed.state_start[state]] for state, row, _ in chosen]
     else:
         noise_of = {state: noise for state, _, noise in states}
-        noises = [noise_of[state] for state, _, _ in chosen]
+        places = [(noise_of[state], position) for (state, _, _), position in zip(chosen, positions, strict=True)]
         known = [(proposals or {}).get(state) for state, _, _ in chosen]
         links = [
             one if one is not None and one.commit.position == position else None
             for one, position in zip(known, positions, strict=True)
         ]
-        tokens = _draw_rows(target, hidden, [row for _, row, _ in chosen], positions, noises, sampling, links)
+        tokens = _draw_rows(target, hidden, [row for _, row, _ in chosen], places, sampling, links)
     steps: dict[int, set[Commit]] = {}
     for (state, _, _), position, token in zip(chosen, positions, tokens, strict=True):
         steps.setdefault(state, set()).add(Commit(position, token))
@@ -139,26 +179,27 @@ def _draw_rows(
     target: Target,
     hidden: Tensor,
     rows: list[int],
-    positions: list[int],
-    noises: Sequence[GumbelNoise | None],
+    places: Sequence[_Place],
     sampling: Sampling,
     links: Sequence[Proposal | None],
 ) -> list[int]:
     """The tokens committed at `rows` of hidden; a row's link, if any, is a proposal for its position."""
     forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
-    tokens: list[int] = []
-    size = chunk_rows(target.spec.vocab_size)
-    for first in range(0, len(rows), size):
-        part = slice(first, first + size)
-        (log_law,) = read_logits(target, hidden[rows[part]], lambda logits: (token_law(logits, sampling, forbidden),))
-        noise = _noise_rows(noises[part], positions[part]).to(hidden.device)
-        tokens += accept_or_replace(log_law, pick(log_law, noise), noise, links[part]).tolist()
-    return tokens
+
+    def read(part: slice, logits: Tensor) -> tuple[Tensor]:
+        noise = _noise_rows(places[part], logits.device)
+        log_law = token_law(logits, sampling, forbidden)[: len(noise)]
+        return (accept_or_replace(log_law, pick(log_law, noise), noise, links[part]),)
+
+    (tokens,) = read_logits(target, hidden[rows], read)
+    return [int(token) for token in tokens.tolist()]
 
 
-def _noise_rows(noises: Sequence[GumbelNoise | None], positions: Sequence[int]) -> Tensor:
-    rows = [noise.rows([position]) for noise, position in zip(noises, positions, strict=True) if noise is not None]
-    return torch.cat(rows)
+def _noise_rows(places: Sequence[_Place], device: torch.device) -> Tensor:
+    """float64 [len(places), V] on `device`, where a position's noise is sent once."""
+    row_of = {place: row for row, place in enumerate(dict.fromkeys(places))}
+    rows = [noise.rows([position]) for noise, position in row_of if noise is not None]
+    return torch.cat(rows).to(device)[[row_of[place] for place in places]]
 
 
 def read_tables(
@@ -175,21 +216,17 @@ def read_tables(
     limit = chunk_rows(target.spec.vocab_size)
 
     def flush() -> None:
-        counts = [packed.state_start[state + 1] - packed.state_start[state] for state, _, _ in group]
-        rows = [row for state, _, _ in group for row in range(packed.state_start[state], packed.state_start[state + 1])]
+        rows = _rows_of(packed, group)
         slots = packed.read_slot[rows]
         noise = None
         if sampling.temperature > 0:
-            starts = [start for (_, start, _), count in zip(group, counts, strict=True) for _ in range(count)]
-            noises = [noise for (_, _, noise), count in zip(group, counts, strict=True) for _ in range(count)]
-            positions = [start + slot for start, slot in zip(starts, slots.tolist(), strict=True)]
-            noise = _noise_rows(noises, positions).to(hidden.device)
+            noise = _noise_rows(_places(packed, group, rows), hidden.device)
 
         def read(logits: Tensor) -> StaleTable:
             drawn = None if noise is None else draw(logits, noise, sampling, forbidden)
             return stale_table(slots, logits, *confidence(logits, forbidden), forbidden, drawn)
 
-        tables.extend(split_table(_project(target, hidden[rows], read), counts))
+        tables.extend(split_table(_project(target, hidden[rows], read), _counts(packed, group)))
 
     pending = 0
     for entry in states:

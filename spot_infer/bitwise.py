@@ -135,7 +135,7 @@ def _state(target: Target, generator: torch.Generator, start: int) -> BlockState
 def _log_odds(target: FixedShapeTarget, hidden: Tensor) -> Tensor:
     """Log-odds [m] as decoding reads them."""
     forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
-    return read_logits(target, hidden, lambda logits: confidence(logits, forbidden)[:1])[0]
+    return read_logits(target, hidden, lambda _, logits: confidence(logits, forbidden)[:1])[0]
 
 
 def _difference(one: Tensor, other: Tensor) -> float:

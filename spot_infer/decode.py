@@ -46,6 +46,7 @@ from spot_infer.rows import Row, open_row
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import CanvasTarget, PrefixCache, Target, TargetSpec
 from spot_infer.verify import distribution_preserving, shared_sampling
+from spot_infer.votes import counted
 from spot_infer.walk import Forward, walk
 
 Outcome = TypeVar("Outcome")
@@ -229,6 +230,7 @@ def _propose(
             ending=Ending(row.prompt_length, row.end, stop_ids),
             next_table=row.next_table,
             responses=row.responses,
+            votes=row.votes,
         )
         for index, row in enumerate(rows)
         if row.tables and not row.resting
@@ -248,7 +250,7 @@ def _propose(
     for index, graph in zip(contexts, proposed, strict=True):
         if settings.sequences and len(graph) > settings.budget:
             graph = graph.trimmed(range(1, 1 + settings.budget))
-        graph, rows[index].guess = _look_ahead(spec, rows[index], graph, settings, drafter)
+        graph, rows[index].guess = _look_ahead(spec, rows[index], contexts[index], graph, settings, drafter)
         noise = rows[index].noise
         if noise is not None and settings.verifier_in_force == "rejection":
             graph = draw_tokens(graph, contexts[index], settings.sampling, noise.seed)
@@ -268,15 +270,20 @@ def _crosses(settings: DecodeSettings, drafter: Drafter | None) -> bool:
 
 
 def _look_ahead(
-    spec: TargetSpec, row: Row, graph: DraftGraph, settings: DecodeSettings, drafter: Drafter | None
+    spec: TargetSpec,
+    row: Row,
+    context: DraftContext,
+    graph: DraftGraph,
+    settings: DecodeSettings,
+    drafter: Drafter | None,
 ) -> tuple[DraftGraph, BlockState | None]:
-    """What is drafted for a row, and its block as the stale table would fill it where the forward looks beyond that: if
+    """What is drafted for a row, and its block as it is likeliest to end where the forward looks beyond that: if
     the next round may get there, if the guess does not end the request, and if it is worth the states it takes."""
     looks = looks_ahead(drafter) and _crosses(settings, drafter)
     if not looks or row.last_block or len(row.state.masked_slots) > MOST_OPEN * len(graph):
         return graph, None
-    guess = completed(row.state, row.tables[0])
-    if guess is None or not guess.finished:
+    guess = completed(context)
+    if guess is None:
         return graph, None
     generated = guess.tokens[max(row.prompt_length - guess.start, 0) :]
     if not {*settings.stops(spec)}.isdisjoint(generated):
@@ -381,8 +388,9 @@ def _respond(row: Row, laid: RowReplicas, passed: int, first: int, answers: Mapp
     at = laid.replicas[passed].state
     if at.start == row.state.start:
         drafted = [replica for replica in laid.of_node if replica is not None and laid.start(replica) == at.start]
-        states = [(laid.replicas[one].state, answers[first + one].log_odds) for one in drafted]
-        row.responses = measured(row.responses, states, at)
+        said = {one: (laid.replicas[one].state, answers[first + one]) for one in drafted}
+        row.responses = measured(row.responses, [(state, own.log_odds) for state, own in said.values()], at)
+        row.votes = counted([(state, own.drawn) for one, (state, own) in said.items() if one != passed])
 
 
 def _settle(rows: list[Row], graphs: list[DraftGraph | None], laid: list[RowReplicas], rounds: list[Round]) -> None:

@@ -17,6 +17,7 @@ from spot_infer.blocks import BlockState, Commit, Step
 from spot_infer.noise import GumbelNoise
 from spot_infer.responses import Responses
 from spot_infer.table import StaleTable
+from spot_infer.votes import Votes
 
 Key = frozenset[Commit] | tuple[Step, ...]
 
@@ -133,7 +134,8 @@ class DraftContext:
     by commits in that block. ending: where the request ends, if that is known. price: where time is known, what a
     drafted state has to earn. next_table: for a drafter with `looks_ahead`, the table of the next block, all masked,
     behind this one as the stale table before filled it (`ahead.py`); None in a round with none at hand.
-    responses: for a drafter with `reads_responses`, what the block's forwards tell of how its slots respond to commits.
+    responses, votes: for a drafter with `reads_responses`, what the block's forwards tell of how its slots respond to
+    commits, and which tokens the states of the newest one name.
     """
 
     request: int
@@ -148,6 +150,7 @@ class DraftContext:
     price: Price = Price()
     ending: Ending | None = None
     responses: Responses | None = None
+    votes: Votes | None = None
 
     def changes(self) -> NDArray[np.float32] | None:
         """What filling each of the stale table's m slots with its drafted token does to the log-odds of the others,
@@ -207,5 +210,5 @@ def tables_read(drafter: Drafter | None) -> int:
 
 
 def reads_responses(drafter: Drafter | None) -> bool:
-    """Whether `drafter` reads `responses`, for which every drafted state is read."""
+    """Whether `drafter` reads `responses` and `votes`, for which every drafted state is read."""
     return bool(getattr(drafter, "reads_responses", False))

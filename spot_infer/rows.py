@@ -17,6 +17,7 @@ from spot_infer.requests import DecodeSettings, FinishReason, Request, Result, S
 from spot_infer.responses import Responses
 from spot_infer.table import StaleTable
 from spot_infer.targets.protocol import Target, TargetSpec
+from spot_infer.votes import Votes
 
 _RECENT_TABLES = 2
 
@@ -40,6 +41,7 @@ class Row:
     tables: list[StaleTable] = field(default_factory=list)
     next_table: StaleTable | None = None
     responses: Responses | None = None
+    votes: Votes | None = None
     guess: BlockState | None = None
     final_tokens: int = 0
     stats: Stats = field(default_factory=Stats)
@@ -118,7 +120,7 @@ class Row:
             self.unwritten += (self.state,)
             self.stats.boundaries += 1
         self.state = self.state.following()
-        self.tables, self.next_table, self.responses = [], None, None
+        self.tables, self.next_table, self.responses, self.votes = [], None, None, None
 
     def _stop_string(self, target: Target, filled: list[int], settings: DecodeSettings) -> int | None:
         """Length of the shortest prefix of the filled tokens whose text holds a stop string."""

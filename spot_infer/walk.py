@@ -21,7 +21,8 @@ from spot_infer.replicas import RowReplicas
 from spot_infer.requests import DecodeSettings
 from spot_infer.rows import Row
 from spot_infer.targets.protocol import Target
-from spot_infer.verify import target_steps, verify
+from spot_infer.transition import Sampling
+from spot_infer.verify import shared_sampling, target_steps, verify
 
 
 @dataclass(frozen=True)
@@ -47,18 +48,20 @@ def walk(
     every_state: bool = False,
 ) -> tuple[list[tuple[list[Step], list[int]]], dict[int, Answers]]:
     """What `verify` says of every row, the steps and the nodes passed; none of a row that lays out no state. And what
-    the target answers, by packed state, at the states that were read: all of them with `every_state`."""
+    the target answers, by packed state, at the states that were read: all of them with `every_state`, drawn tokens
+    as well where the drafter may foresee them."""
     packed, laid = forward.packed, forward.laid
     walks: list[tuple[list[Step], list[int]]] = [([], []) for _ in rows]
     transitions: dict[int, Step] = {}
     answers: dict[int, Answers] = {}
     ends: set[int] = set()
     drafts = [graph or DraftGraph() for graph in graphs]
+    foreseen = shared_sampling(settings) if every_state else Sampling()
     wave = [(index, node) for index, one in enumerate(laid) for node in range(len(one.of_node))]
     if not (every_state or reads_at_once(target.device)):
         wave = [(index, node) for index, node in wave if node == 0]
     while wave:
-        read, known, ended = _steps(target, forward, rows, graphs, settings, wave)
+        read, known, ended = _steps(target, forward, rows, graphs, settings, wave, foreseen)
         answers |= read
         transitions |= known
         ends |= ended
@@ -83,17 +86,18 @@ def _steps(
     graphs: Sequence[DraftGraph | None],
     settings: DecodeSettings,
     wave: Sequence[tuple[int, int]],
+    foreseen: Sampling,
 ) -> tuple[dict[int, Answers], dict[int, Step], frozenset[int]]:
-    """The target's answers and steps at the nodes of `wave`, (row, node) each, and which end a round, by packed
-    state."""
+    """The target's answers, with tokens drawn as they are `foreseen`, and steps at the nodes of `wave`, (row, node)
+    each, and which end a round, by packed state."""
     packed, hidden, laid = forward.packed, forward.hidden, forward.laid
     places = [
         (packed.row_states[index] + replica, rows[index], laid[index].replicas[replica].state, graphs[index], node)
         for index, node in wave
         if (replica := laid[index].of_node[node]) is not None
     ]
-    answers = read_answers(target, packed, hidden, settings.rule, [at for at, *_ in places])
     reading = [(at, state.start, row.noise) for at, row, state, _, _ in places]
+    answers = read_answers(target, packed, hidden, settings.rule, reading, foreseen)
     committed = {at: row.committed_in(state) for at, row, state, _, _ in places if settings.rule.counts_commits}
     drafted = {at: (graph, node) for at, _, _, graph, node in places if graph is not None}
     return answers, *target_steps(target, packed, hidden, answers, settings, reading, drafted, committed)

@@ -60,13 +60,18 @@ def context_of(**changes: Any) -> DraftContext:
 
 
 def test_a_block_is_completed_as_its_table_says_where_that_is_likely() -> None:
-    state, table = context_of().state, context_of().tables[0]
-    guess = completed(state, table)
+    context = context_of()
+    guess = completed(context)
     assert guess is not None and guess.tokens == (5, 2, 2, 3)
-    assert completed(state, table_of([1, 2, 3], [-9.0, 8.0, 7.0])) == guess  # slot 1 is filled: how sure it was is past
-    assert completed(state, table_of([1, 2, 3], [9.0, 0.0, -0.5])) is None
-    drawn = replace(table, drawn_token=np.array([8, 7, 6], np.int32), drawn_logprob=np.zeros(3, np.float16))
-    assert completed(state, drawn).tokens == (5, 2, 7, 6)  # type: ignore[union-attr]
+    past = context_of(tables=(table_of([1, 2, 3], [-9.0, 8.0, 7.0]),))
+    assert completed(past) == guess  # slot 1 is filled: how sure it was is past
+    unsure = context_of(tables=(table_of([1, 2, 3], [9.0, 0.0, -0.5]),))
+    assert completed(unsure) is None
+    agreed = completed(replace(unsure, votes={2: {2: 1.0}, 3: {7: 1.0}}))
+    assert agreed is not None and agreed.tokens == (5, 2, 2, 7)
+    tokens, sure = np.array([8, 7, 6], np.int32), np.zeros(3, np.float16)
+    drawn = replace(context.tables[0], drawn_token=tokens, drawn_logprob=sure)
+    assert completed(replace(context, tables=(drawn,), temperature=1.0)).tokens == (5, 2, 7, 6)  # type: ignore[union-attr]
 
 
 def test_the_entrance_is_what_the_rule_commits_first() -> None:
@@ -123,7 +128,7 @@ def test_a_draft_goes_on_behind_the_entrance_with_the_mass_that_reached_it(merge
 
 def test_a_guess_that_was_drafted_takes_no_replica_more() -> None:
     context = context_of()
-    guess = completed(context.state, context.tables[0])
+    guess = completed(context)
     assert guess is not None
     alone = lay_out((), context.state, DraftGraph(), 100, 32, guess)
     assert len(alone.replicas) == 1 + REPLICAS and alone.of_node == [0]
@@ -174,7 +179,7 @@ class Watching:
         after = context.state.following()
         assert context.completes is (after.start < len(self.request.prompt_ids) + 21)
         before = self.before if self.before is not None and self.before.state.start == context.state.start else None
-        guess = None if before is None else completed(before.state, before.tables[0])
+        guess = None if before is None else completed(before)
         ahead = context.next_table
         assert (ahead is None) is (not context.completes or not self._goes_on(guess))
         if ahead is None or guess is None:

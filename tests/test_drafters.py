@@ -30,6 +30,7 @@ from spot_infer.graph import DraftContext, Drafter
 from spot_infer.order_model import OrderModel, OrderModelConfig, Scorer
 from spot_infer.table import TOP_K, StaleTable
 from spot_infer.transition import CommitRule
+from spot_infer.votes import VOTED_SHARE, counted
 from spot_train.replay.replay import steps_of
 from spot_train.trajectory import Trajectory
 
@@ -205,6 +206,32 @@ def test_the_runner_up_is_drafted_only_where_the_argmax_is_unsure() -> None:
     pairs = token_hypotheses(DraftContext(0, state, (table,), 4, 0.0, 0.0))
     assert [[token for token, _ in slot] for slot in pairs] == [[11, 21], [14]]
     np.testing.assert_allclose([p for slot in pairs for _, p in slot], [0.5, 0.3, 0.9], atol=1e-3)
+
+
+def test_a_token_that_states_name_is_drafted_and_weighs_what_they_say_of_it() -> None:
+    table = table_of([1, 4, 5], [(0.5, 0.3), (0.9, 0.05), (0.2, 0.1)], [0.0, 2.0, -1.4])
+    state = BlockState(8, tuple(MASK if slot in (1, 4, 5) else 0 for slot in range(L)), MASK)
+    votes = {1: {11: 0.25, 30: 0.75}, 4: {14: 0.95, 31: 0.05}}
+    context = DraftContext(0, state, (table,), 4, 0.0, 0.0, votes=votes)
+    named, agreed, unseen = token_hypotheses(context)
+    share = VOTED_SHARE
+    assert named == [
+        (30, pytest.approx(0.75 * share)),
+        (11, pytest.approx(0.25 * share + 0.5 * (1 - share), abs=1e-3)),
+        (21, pytest.approx(0.3 * (1 - share), abs=1e-3)),
+    ]
+    assert agreed == [(14, pytest.approx(0.95 * share + 0.9 * (1 - share), abs=1e-3))]  # 31 has 0.03
+    assert unseen == token_hypotheses(replace(context, votes=None))[2]
+    drawn = replace(table, drawn_token=np.array([21, 14, 15]), drawn_logprob=np.log([0.3, 0.9, 0.2]))
+    sampled = token_hypotheses(replace(context, tables=(drawn,), temperature=1.0))
+    assert [token for token, _ in sampled[0]] == [30, 11, 21] and sampled[2] == [(15, pytest.approx(0.2))]
+
+
+def test_later_states_have_more_votes() -> None:
+    early = BlockState(8, (MASK, MASK, MASK, 1), MASK)
+    late = BlockState(8, (MASK, 2, 1, 1), MASK)
+    votes = counted([(early, [5, 6, 7]), (late, [8]), (BlockState(8, (1, 1, 1, 1), MASK), [])])
+    assert votes == {0: {5: pytest.approx(0.1), 8: pytest.approx(0.9)}, 1: {6: 1.0}, 2: {7: 1.0}}  # 1/9 against 1
 
 
 def test_the_chain_follows_the_rules_ranking_and_the_floor() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from fake_dlm import FakeTarget
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from odd_drafters import CrossingDrafter
 from stale_contexts import MASK, START, context_of
 from test_replay import order_drafter
 
-from spot_infer.answers import read_answers
+from spot_infer.answers import Answers, read_answers
 from spot_infer.blocks import BlockState, Commit, unfold
 from spot_infer.decode import decode
 from spot_infer.drafters import OddsTreeDrafter
@@ -22,11 +23,13 @@ from spot_infer.drafters.odds_order import odds_scores
 from spot_infer.drafters.order_scores import ODDS_SHARE, TRAINED_SHARE
 from spot_infer.errors import SpotError
 from spot_infer.graph import DraftContext, Drafter, DraftGraph
+from spot_infer.noise import GumbelNoise
 from spot_infer.order_model import Scorer
 from spot_infer.packing import Replica, RowStates, pack
 from spot_infer.requests import Boundary, DecodeSettings, Request, Round
 from spot_infer.responses import Responses, measured
-from spot_infer.transition import CommitRule
+from spot_infer.transition import CommitRule, Sampling, draw
+from spot_infer.votes import counted
 
 L = 4
 TOP = np.zeros((0, 0))
@@ -120,17 +123,21 @@ class Spy:
         return graphs
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("boundary", ["separate", "seamless"])
-def test_a_decoder_measures_the_states_it_drafted_and_begins_anew_with_a_block(boundary: Boundary) -> None:
+def test_a_decoder_measures_the_states_it_drafted_and_begins_anew_with_a_block(
+    boundary: Boundary, temperature: float
+) -> None:
     target = FakeTarget(seed=3, block_length=12, vocab_size=30, stop_rate=0.0)
     prompt, rule = tuple(range(2, 16)), CommitRule()
-    settings = DecodeSettings(46, budget=12, rule=rule, batch_size=1, boundary=boundary)
+    sampling = Sampling(temperature=temperature)
+    settings = DecodeSettings(46, rule, sampling, budget=12, batch_size=1, boundary=boundary, ignore_stop=True)
     control = list(decode(target, [Request(prompt)], replace(settings, boundary="separate", budget=0)))
     steps = tuple(step for one in control for step in one.steps)
     spies = [Spy(order_drafter(12)), Spy(CrossingDrafter({0: steps}, target.spec.mask_id, merged=True))]
     compared = [compare(target, prompt, settings, spy) for spy in spies]
     assert sum(len(one) for one in compared) > 3
-    assert any(crossed for one in compared for crossed in one)
+    assert temperature > 0 or any(crossed for one in compared for crossed in one)
 
 
 def compare(target: FakeTarget, prompt: tuple[int, ...], settings: DecodeSettings, spy: Spy) -> list[bool]:
@@ -143,15 +150,17 @@ def compare(target: FakeTarget, prompt: tuple[int, ...], settings: DecodeSetting
     found = []
     for now, (context, graph), (following, _) in zip(rounds, spy.seen, spy.seen[1:], strict=False):
         start, crossed = following.state.start, following.state.start != context.state.start
-        prefix = canvas[: context.state.start]
+        prefix, votes = canvas[: context.state.start], None
         *drafted, last = [unfold(context.state, commits, end) or () for commits in (*graph.commits, passed(now))]
         expected = None if crossed else context.responses
         if last[-1].start == start:
-            seen = []
-            for *before, state in (blocks for blocks in drafted if blocks and blocks[-1].start == start):
-                behind = [*prefix, *(token for block in before for token in block.tokens)]
-                seen.append((state, log_odds(target, behind, state, settings.rule)))
-            expected = measured(expected, seen, last[-1])
+            seen: list[tuple[tuple[BlockState, ...], Answers]] = []
+            for blocks in (blocks for blocks in drafted if blocks and blocks[-1].start == start):
+                behind = [*prefix, *(token for block in blocks[:-1] for token in block.tokens)]
+                seen.append((blocks, alone(target, behind, blocks[-1], settings)))
+            expected = measured(expected, [(blocks[-1], own.log_odds) for blocks, own in seen], last[-1])
+            votes = counted([(blocks[-1], own.drawn) for blocks, own in seen if blocks != last])
+        assert {slot: pytest.approx(shares) for slot, shares in (votes or {}).items()} == (following.votes or {})
         assert (expected is None) is (following.responses is None)
         if expected is not None and following.responses is not None:
             np.testing.assert_array_equal(following.responses.token, expected.token)
@@ -165,13 +174,21 @@ def passed(one: Round) -> frozenset[Commit]:
     return frozenset(commit for step in one.steps[:-1] for commit in step)
 
 
-def log_odds(target: FakeTarget, prefix: Sequence[int], state: BlockState, rule: CommitRule) -> list[float]:
+def alone(target: FakeTarget, prefix: Sequence[int], state: BlockState, settings: DecodeSettings) -> Answers:
     """What the target says of a state alone, in a forward of its own."""
+    noise = GumbelNoise(0, target.spec.vocab_size) if settings.sampling.temperature > 0 else None
     cache = target.new_cache()
     cache.add_row()
     target.prefill(cache, [0], [prefix])
     packed = pack([RowStates(0, len(prefix), [Replica(state, None)])], "concat", target.device, 0)
-    return read_answers(target, packed, target.forward(packed, cache), rule, [0])[0].log_odds
+    hidden = target.forward(packed, cache)
+    own = read_answers(target, packed, hidden, settings.rule, [(0, state.start, noise)])[0]
+    if noise is None:
+        return own
+    logits = target.logits(hidden)
+    forbidden = torch.tensor(target.spec.forbidden_ids)
+    positions = [state.start + slot for slot in state.masked_slots]
+    return replace(own, drawn=draw(logits, noise.rows(positions), settings.sampling, forbidden)[0].tolist())
 
 
 @pytest.mark.parametrize("share", [-0.5, float("nan"), 1e39, True])

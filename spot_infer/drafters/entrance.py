@@ -24,7 +24,9 @@ def entrance(context: DraftContext, rule: CommitRule) -> Entrance | None:
     table = context.next_table
     if table is None or not context.completes or slots_per_step(rule) > 1 or len(table.slots) < 2:
         return None
-    opening = replace(context, state=context.state.following(), tables=(table,), next_table=None, responses=None)
+    opening = replace(
+        context, state=context.state.following(), tables=(table,), next_table=None, responses=None, votes=None
+    )
     first = stale_order(opening, rule)[0]
     token, probability = token_hypotheses(opening)[first][0]
     commit = Commit(opening.state.start + int(table.slots[first]), token)

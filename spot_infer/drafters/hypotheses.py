@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spot_infer.drafters.stale import stale_confidence
 from spot_infer.graph import DraftContext
 from spot_infer.transition import CommitRule
+from spot_infer.votes import blended
 
 RUNNER_UP_BELOW = 0.6
 
@@ -17,30 +19,38 @@ def token_hypotheses(context: DraftContext, runner_up_below: float = RUNNER_UP_B
     """For each slot of the stale table the (token, probability) pairs worth drafting, likeliest first.
 
     At temperature 0 the stale argmax, and the runner-up where the argmax is less probable than `runner_up_below`. At
-    temperature > 0 the coupled stale draw alone, with its probability under the stale table.
+    temperature > 0 the coupled stale draw, with its probability under the stale table. Where states voted, each with
+    what they say of it, and beside them other tokens that they name.
     """
-    if context.temperature > 0:
-        return [[pair] for pair in _drawn(context)]
-    table = context.tables[0]
-    tokens = table.top_token[:, :2].tolist()
-    probabilities = np.exp(table.top_logprob[:, :2].astype(np.float64)).tolist()
-    hypotheses: list[list[tuple[int, float]]] = []
-    for (first, second), (p_first, p_second) in zip(tokens, probabilities, strict=True):
-        pairs = [(first, p_first)]
-        if p_first < runner_up_below and second >= 0:
-            pairs.append((second, p_second))
-        hypotheses.append(pairs)
-    return hypotheses
+    probability = np.exp(context.tables[0].top_logprob[:, 0].astype(np.float64))
+    return _hypotheses(context, probability, runner_up_below)
 
 
 def rule_hypotheses(context: DraftContext, rule: CommitRule, runner_up_below: float) -> list[list[tuple[int, float]]]:
     """Tokens to draft at every slot; at temperature 0 a slot's best token has the probability that its log-odds say, at
     the rule's resolution, since float16 would order slots that the rule ties."""
-    listed = token_hypotheses(context, runner_up_below)
+    return _hypotheses(context, stale_confidence(context, replace(rule, ranking="probability")), runner_up_below)
+
+
+def _hypotheses(
+    context: DraftContext, best: NDArray[np.float64], runner_up_below: float
+) -> list[list[tuple[int, float]]]:
+    """The same with the probabilities [m] of the tokens that the stale table holds best."""
+    table = context.tables[0]
     if context.temperature > 0:
-        return listed
-    best = stale_confidence(context, replace(rule, ranking="probability")).tolist()
-    return [[(pairs[0][0], p), *pairs[1:]] for pairs, p in zip(listed, best, strict=True)]
+        hypotheses = [[pair] for pair in _drawn(context)]
+    else:
+        tokens = table.top_token[:, :2].tolist()
+        runners_up = np.exp(table.top_logprob[:, 1].astype(np.float64)).tolist()
+        hypotheses = [
+            [(first, p_first), (second, p_second)] if p_first < runner_up_below and second >= 0 else [(first, p_first)]
+            for (first, second), p_first, p_second in zip(tokens, best.tolist(), runners_up, strict=True)
+        ]
+    votes = context.votes or {}
+    return [
+        blended(pairs, votes[slot]) if slot in votes else pairs
+        for slot, pairs in zip(table.slots.tolist(), hypotheses, strict=True)
+    ]
 
 
 def token_candidates(context: DraftContext, count: int) -> list[list[tuple[int, float]]]:
