@@ -160,6 +160,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if folder.parts[:1] and folder.parts[0].endswith(":"):
+            url = str(folder).replace(":/", "://", 1)
+            raise SpotError(f"{url} is a URL; copy the set with `spot-train shards copy` and give the folder") from None
         if not folder.is_dir():
             raise SpotError(f"{folder} is not a folder; give the --out of a `spot-train collect` run") from None
         if shard_paths(folder):
