@@ -42,10 +42,9 @@ class SetHead(nn.Module):
         """Scores [Q, m] of states. codes [S, m, 3 * hidden + 1]: of `encode`; slot int64 [S, m]; of int64 [Q]: a
         state's table; taken bool [Q, m]: which of its slots are filled; depth int64 [Q]: steps between the root and the
         state."""
-        place, states = _places(of, len(codes))
+        place, states, telling = _layout(of, taken, len(codes))
         filled = codes.new_zeros(len(codes), states, slot.shape[1])
         filled[of, place] = taken.to(codes.dtype)
-        telling = _filled_anywhere(filled)
         parts = [tensor.split(self._tables_at_once(slot, telling)) for tensor in (codes, slot, filled, telling)]
         scores = torch.cat([self._scores(*part) for part in zip(*parts, strict=True)])
         return scores[of, place] * self.sharpness[depth.clamp(max=len(self.sharpness) - 1)].exp()[:, None]
@@ -71,21 +70,18 @@ class SetHead(nn.Module):
         return max(most, 1)
 
 
-def _filled_anywhere(filled: Tensor) -> Tensor:
-    """Columns [S, t] of `filled` [S, k, m] that hold those filled in any state of a table, t as few as do for every
-    table: a search's states share theirs, so long blocks have few. All of them, in order, where that is all."""
-    anywhere = filled.any(dim=1)
-    most = int(anywhere.sum(dim=1).max()) if len(filled) else 0
-    if most == filled.shape[2]:
-        return torch.arange(most, device=filled.device).expand(len(filled), -1)
-    return anywhere.long().argsort(dim=1, descending=True, stable=True)[:, :most]
+def _layout(of: Tensor, taken: Tensor, tables: int) -> tuple[Tensor, int, Tensor]:
+    """How states `of` [Q] with filled slots `taken` [Q, m] lie in [S, k]: which of its table's each one is, int64 [Q];
+    k, the most of a table; and columns [S, t] that hold the slots filled in any state of a table, t as few as do for
+    every table: a search's states share theirs, so long blocks have few. All of them, in order, where that is all.
 
-
-def _places(of: Tensor, tables: int) -> tuple[Tensor, int]:
-    """Which of its table's states each of the states `of` [Q] is, int64 [Q], and the most states of a table."""
-    counts = torch.bincount(of, minlength=tables)
-    most = int(counts.max()) if len(of) else 0
+    A device is waited for once."""
+    counts = of.new_zeros(tables).scatter_add(0, of, torch.ones_like(of))
+    anywhere = of.new_zeros(tables, taken.shape[1]).scatter_add(0, of[:, None].expand_as(taken), taken.long()) > 0
+    states, most = torch.stack([counts, anywhere.sum(dim=1)]).amax(dim=1).tolist() if tables else (0, 0)
     order = of.argsort(stable=True)
     place = torch.empty_like(of)
     place[order] = torch.arange(len(of), device=of.device) - (counts.cumsum(0) - counts)[of[order]]
-    return place, most
+    if most == taken.shape[1]:
+        return place, states, torch.arange(most, device=of.device).expand(tables, -1)
+    return place, states, anywhere.long().argsort(dim=1, descending=True, stable=True)[:, :most]

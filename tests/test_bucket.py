@@ -12,9 +12,10 @@ from collecting import LEASE, fake_target, folder_bytes, small_recipe, write_pro
 
 from spot_infer.errors import SpotError
 from spot_train.cli import run
-from spot_train.collect.bucket import WRITER, Bucket
+from spot_train.collect.bucket import Bucket
 from spot_train.collect.collect import Summary, Tally, collect
 from spot_train.recipe.recipe import Recipe
+from spot_train.shards.claim import WRITER
 from spot_train.shards.copy import Place, Unreachable, copy_set
 from spot_train.shards.store import MANIFEST, shard_name, verify_shards
 

@@ -32,6 +32,9 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "one_call": {"scorer": "one_call", "depths_per_state": "all", "features": "v2"},
 }
 GROUPS = 10
+REPEATS = 8
+"""How often the recorded trajectories are laid out: batches are cut from pools of states sorted by size, which a few
+trajectories do not fill."""
 LEAST_SHARE = 0.3
 
 Shape = tuple[int, int, int]
@@ -44,7 +47,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> InMemory:
     recipe = load_recipe("builtin:recipes/tiny.yaml", {"prompts.limit": 32})
     shards = tmp_path_factory.mktemp("fit") / "shards"
     collect(recipe, shards)
-    return InMemory.of(open_shards(shards).trajectories())
+    return InMemory.of(REPEATS * list(open_shards(shards).trajectories()))
 
 
 def products(config: OrderModelConfig, batch: Batch) -> list[Shape]:

@@ -80,6 +80,8 @@ def test_every_damaged_shard_is_named(halves: list[Path], tmp_path: Path, capsys
     assert "part-00000.zarr lacks its file slot/c/0" in printed.err and "(1 more)" in printed.err
     assert run(["shards", "verify", str(tmp_path)]) == 2
     assert "has no manifest.json" in capsys.readouterr().err
+    assert run(["shards", "verify", "s3://bucket/set"]) == 2
+    assert "s3://bucket/set is a URL; copy the set" in capsys.readouterr().err
 
 
 def test_a_repeated_prompt_inside_a_set_is_a_fault(tmp_path: Path) -> None:

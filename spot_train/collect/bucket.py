@@ -6,26 +6,21 @@ reader of the URL sees finished shards only, whatever was killed when. Knows not
 
 from __future__ import annotations
 
-import secrets
-import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from spot_infer.atomic import write_file
-from spot_infer.errors import SpotError
 from spot_train.collect.batch_size import with_batch_of
 from spot_train.collect.collect import Progress, Tally
 from spot_train.collect.plan import Plan
 from spot_train.collect.run import refuse_recipe
 from spot_train.output_lock import Interrupted
 from spot_train.recipe.recipe import Recipe
+from spot_train.shards.claim import WRITER, Claim, new_mark
 from spot_train.shards.copy import Place, Unreachable, copy_shards, find_manifest, read_manifest
 from spot_train.shards.fetch import folder_of, without_secrets
 from spot_train.shards.store import MANIFEST
-
-WRITER = "writer"
-"""The file that names who writes: behind the URL while somebody does, and in the folder, whose name it is."""
 
 
 class Bucket:
@@ -50,11 +45,11 @@ class Bucket:
         or the set there is another recipe's.
         """
         with self._here.alone():
-            self._claim(take_over)
+            self._claim = self._claimed(take_over)
             try:
                 self._download(recipe)
             except BaseException:
-                self._release()
+                self._claim.release()
                 raise
         try:
             yield
@@ -63,7 +58,7 @@ class Bucket:
             self.upload()
             raise
         finally:
-            self._release()
+            self._claim.release()
 
     def sentence(self) -> str:
         """What is behind the URL."""
@@ -72,13 +67,13 @@ class Bucket:
     def upload(self) -> None:
         """Bring what the folder's manifest lists behind the URL. Raises Unreachable where that fails, SpotError where
         another folder has taken the URL over."""
-        self._check()
+        self._claim.check()
         data, manifest = read_manifest(self._here)
         digests = {name: record["sha256"] for name, record in manifest["shards"].items()}
         new = {name: manifest["shards"][name] for name in digests if self._uploaded.get(name) != digests[name]}
         if new:
             copy_shards(self._here, self._there, new)
-            self._check()
+            self._claim.check()
             self._there.write(MANIFEST, data)
         self._uploaded = digests
 
@@ -110,28 +105,11 @@ class Bucket:
             self._here.write(MANIFEST, data)
         self._uploaded = {name: record["sha256"] for name, record in manifest["shards"].items()}
 
-    def _claim(self, take_over: str | None) -> None:
+    def _claimed(self, take_over: str | None) -> Claim:
+        """The claim of the folder, which keeps its name in a file."""
         file = self.folder / WRITER
         if not file.exists():
-            write_file(file, f"{socket.gethostname()}-{secrets.token_hex(4)}".encode())
-        self._mark = file.read_bytes()
-        holder = self._there.read(WRITER)
-        if holder not in (None, self._mark) and holder.decode() != take_over:
-            raise SpotError(
-                f"{self._name} is being written by {holder.decode()}; several machines don't write one URL: give each "
-                f"its own and merge the sets (--take-over {holder.decode()} breaks the claim of one that is gone)"
-            )
-        self._there.write(WRITER, self._mark)
-        self._check()
-
-    def _check(self) -> None:
-        if self._there.read(WRITER) != self._mark:
-            raise SpotError(
-                f"{self._name} was taken over from this job; what it had finished is kept in {self.folder}, and the "
-                "job that took it goes on"
-            )
-
-    def _release(self) -> None:
-        with suppress(Unreachable):
-            if self._there.read(WRITER) == self._mark:
-                self._there.remove(WRITER)
+            write_file(file, new_mark())
+        claim = Claim(self._there, file.read_bytes())
+        claim.take(take_over)
+        return claim

@@ -6,6 +6,7 @@ from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.order_model import OrderModel, OrderModelConfig
 from spot_train.provenance import weights_hash
+from spot_train.recipe.recipe import FitSection
 
 _DERIVED = ("head_hidden",)
 """What follows from another field: the scorer's difference is the one to name."""
@@ -17,9 +18,11 @@ def check_start(drafter: OrderDrafter, config: OrderModelConfig) -> str:
     theirs = drafter.model.config.to_dict()
     for name, value in sorted(config.to_dict().items(), key=lambda field: field[0] in _DERIVED):
         if theirs[name] != value:
+            known = name in FitSection.model_fields
+            remedy = f"add --set fit.{name}={theirs[name]}" if known else f"train on shards of that {name}"
             raise SpotError(
                 f"--warm-start has a drafter whose {name} is {theirs[name]!r}, but this run trains {value!r}; take a "
-                f"drafter of the same {name}, or set fit and the shards to what it was trained with"
+                f"drafter of the same {name}, or {remedy}"
             )
     return weights_hash(drafter.model)
 

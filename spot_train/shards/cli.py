@@ -50,13 +50,19 @@ def verify(paths: SetArguments) -> None:
 
 @shards_app.command()
 def merge(
-    paths: SetArguments,
-    out: Annotated[Path, typer.Option(help="Folder of the merged set; must not exist.", show_default=False)],
+    paths: Annotated[
+        list[str], typer.Argument(help="Folders or URLs of sets, as in s3://bucket/set.", show_default=False)
+    ],
+    out: Annotated[str, typer.Option(help="Folder or URL of the merged set; must not exist.", show_default=False)],
+    take_over: Annotated[
+        str | None, typer.Option(help="Break the claim of --out by a job that is gone, by the name the refusal gives.")
+    ] = None,
 ) -> None:
     """Write several sets of one target and rule as one; a trajectory that two of them hold is kept once."""
+    from spot_train.shards.copy import lasting
     from spot_train.shards.merge import merge as run
 
-    typer.echo(run(paths, out).sentence())
+    typer.echo(run([lasting(path) for path in paths], lasting(out), take_over=take_over).sentence())
 
 
 @shards_app.command()

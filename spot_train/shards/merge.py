@@ -1,4 +1,5 @@
-"""Several sets of shards -> one, readable and trainable like a collected one. Decodes nothing.
+"""Several sets of shards -> one, readable and trainable like a collected one, from and to folders and URLs. Decodes
+nothing.
 
 Sets of one target, rule and format may differ in prompts and in what only moves logits by rounding (batch size, leases,
 layout, library versions). A trajectory that an earlier set or shard holds too is dropped and counted.
@@ -8,24 +9,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from spot_infer.atomic import BeforeRename, new_folder
 from spot_infer.errors import SpotError
-from spot_train.provenance import append_provenance
+from spot_train.provenance import PROVENANCE, append_provenance
+from spot_train.shards.claim import Claim, new_mark
+from spot_train.shards.copy import Place, copy_shards
+from spot_train.shards.fetch import without_secrets
 from spot_train.shards.files import read_shard, write_shard
-from spot_train.shards.report import keys_of
+from spot_train.shards.source import Source, open_source
 from spot_train.shards.store import (
+    MANIFEST,
     MERGED,
-    ShardSet,
     common_attributes,
     differing_field,
-    open_shards,
     shard_name,
     write_manifest,
 )
@@ -33,12 +39,15 @@ from spot_train.shards.store import (
 _MAY_DIFFER = ("prompts", "recipe_hash", "lease_prompts", "versions", MERGED)
 _DECODING = ("max_new_tokens", "ignore_stop", "stop")
 
+Finished = Callable[[str, Mapping[str, Any]], None]
+"""Told the name and attributes of each shard once it is written."""
+
 
 @dataclass(frozen=True)
 class Merged:
     """What `merge` wrote. dropped: duplicates left out."""
 
-    out: Path
+    out: str
     shards: int
     trajectories: int
     heldout: int
@@ -51,24 +60,31 @@ class Merged:
         )
 
 
-def merge(paths: Sequence[str | Path], out: str | Path, before_rename: BeforeRename | None = None) -> Merged:
-    """Write the sets at `paths`, in order, as the new set `out`, which appears whole or not at all.
+def merge(
+    paths: Sequence[str | Path],
+    out: str | Path,
+    before_rename: BeforeRename | None = None,
+    take_over: str | None = None,
+) -> Merged:
+    """Write the sets at `paths`, in order, as the new set `out`; each is a folder or a URL. A folder appears whole or
+    not at all; behind a URL the manifest comes last, and without it there is no set.
 
-    Every set is verified first. The first set's decoding section stands for all; every set's own attributes are kept
-    in the attribute `merged`. Raises SpotError where `out` exists, a set is damaged, or two sets differ in what must
-    agree, naming the field. One shard at a time is held in memory.
+    The first set's decoding section stands for all; every set's own attributes are kept in the attribute `merged`. One
+    shard at a time is held in memory, and of what lies behind a URL on the disk. `take_over`: whose claim of the URL
+    `out` to break. Raises SpotError where `out` exists, a set is damaged, or two sets differ in what must agree, naming
+    the field.
     """
-    folder = Path(out)
-    if folder.exists():
-        raise SpotError(f"--out {folder} already exists; merge writes a new folder")
-    sets = [open_shards(path) for path in paths]
+    there = Place(str(out))
+    _refuse_existing(there)
+    sets = [open_source(str(path)) for path in paths]
     _refuse_mixed(sets)
-    kept, dropped = _kept(sets)
-    common = _common(sets, kept)
-    written: dict[str, dict[str, Any]] = {}
-    with new_folder(folder, before_rename) as place:
+    with _new_set(there, before_rename, take_over) as (place, finished):
+        kept, dropped = _kept(sets)
+        common = _common(sets, kept)
+        written: dict[str, dict[str, Any]] = {}
         for source, name, marks in _shards(sets, kept):
-            stored = list(compress(read_shard(source.path / name), marks))
+            with source.shard(name) as path:
+                stored = list(compress(read_shard(path), marks))
             if stored:
                 new = shard_name(len(written))
                 lease = {**source.manifest["shards"][name]["lease"], "index": len(written)}
@@ -76,22 +92,57 @@ def merge(paths: Sequence[str | Path], out: str | Path, before_rename: BeforeRen
                     kept_facts = {name: lease[name] for name in ("nfe", "method") if name in lease}
                     lease = {"index": len(written), "prompts": len(stored), **kept_facts}
                 written[new] = write_shard(place / new, stored, {**common, "lease": lease})
+                finished(new, written[new])
         recipes = {MERGED: [dict(source.manifest["recipe"]) for source in sets]}
         write_manifest(place, common, recipes, _report(sets, written, dropped), len(written), written)
-        append_provenance(place, {"command": "shards merge", "sources": [str(source.path) for source in sets]})
+        append_provenance(place, {"command": "shards merge", "sources": [source.name for source in sets]})
     counts = Counter[str]()
     for attributes in written.values():
         counts += Counter(attributes["counts"])
-    return Merged(folder, len(written), counts["trajectories"], counts["heldout"], dropped)
+    return Merged(without_secrets(there.name), len(written), counts["trajectories"], counts["heldout"], dropped)
 
 
-def _refuse_mixed(sets: Sequence[ShardSet]) -> None:
+def _refuse_existing(there: Place) -> None:
+    if there.local.exists() if there.local is not None else there.read(MANIFEST) is not None:
+        raise SpotError(f"--out {without_secrets(there.name)} already exists; merge writes a new set")
+
+
+@contextmanager
+def _new_set(
+    there: Place, before_rename: BeforeRename | None, take_over: str | None
+) -> Iterator[tuple[Path, Finished]]:
+    """A folder to fill: it becomes the folder `there`, or its finished shards go behind the URL one by one and the
+    manifest last."""
+    if there.local is not None:
+        with new_folder(there.local, before_rename) as place:
+            yield place, lambda name, attributes: None
+        return
+    claim = Claim(there, new_mark())
+    claim.take(take_over)
+    try:
+        with TemporaryDirectory(prefix="spot-merge-") as scratch:
+            place = Path(scratch)
+
+            def upload(name: str, attributes: Mapping[str, Any]) -> None:
+                claim.check()
+                copy_shards(Place(scratch), there, {name: attributes})
+                shutil.rmtree(place / name)
+
+            yield place, upload
+            claim.check()
+            for file in (PROVENANCE, MANIFEST):
+                there.write(file, (place / file).read_bytes())
+    finally:
+        claim.release()
+
+
+def _refuse_mixed(sets: Sequence[Source]) -> None:
     first = sets[0]
     for other in sets[1:]:
         found = differing_field(_must_agree(first.attributes), _must_agree(other.attributes))
         if found is not None:
             raise SpotError(
-                f"{other.path} has {found[0]} {found[2]!r} where {first.path} has {found[1]!r}; sets of different "
+                f"{other.name} has {found[0]} {found[2]!r} where {first.name} has {found[1]!r}; sets of different "
                 "targets, rules or decoding must not be mixed, merge sets that agree"
             )
 
@@ -106,12 +157,12 @@ def _must_agree(attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _kept(sets: Sequence[ShardSet]) -> tuple[list[list[tuple[str, bool]]], int]:
+def _kept(sets: Sequence[Source]) -> tuple[list[list[tuple[str, bool]]], int]:
     """For each shard of each set (line of the prompts' digest, whether it is kept) a trajectory; how many are not."""
     seen: set[str] = set()
     shards: list[list[tuple[str, bool]]] = []
     for source in sets:
-        for keys in keys_of(source.path, source.manifest):
+        for keys in source.stored_keys():
             marks = []
             for key in keys:
                 marks.append((f"{key.identity} {key.content_hash} {key.heldout}\n", key.identity not in seen))
@@ -121,15 +172,15 @@ def _kept(sets: Sequence[ShardSet]) -> tuple[list[list[tuple[str, bool]]], int]:
 
 
 def _shards(
-    sets: Sequence[ShardSet], kept: Sequence[Sequence[tuple[str, bool]]]
-) -> Iterator[tuple[ShardSet, str, list[bool]]]:
+    sets: Sequence[Source], kept: Sequence[Sequence[tuple[str, bool]]]
+) -> Iterator[tuple[Source, str, list[bool]]]:
     """(set, name, what is kept) of every shard, in order."""
     names = [(source, name) for source in sets for name in source.names]
     for (source, name), marks in zip(names, kept, strict=True):
         yield source, name, [keep for _, keep in marks]
 
 
-def _common(sets: Sequence[ShardSet], kept: Sequence[Sequence[tuple[str, bool]]]) -> dict[str, Any]:
+def _common(sets: Sequence[Source], kept: Sequence[Sequence[tuple[str, bool]]]) -> dict[str, Any]:
     """The merged set's attributes: the first set's with all sources of prompts, every set's own under `merged`."""
     first = dict(sets[0].attributes)
     prompts = [dict(source.attributes.get("prompts", {})) for source in sets]
@@ -149,17 +200,19 @@ def _common(sets: Sequence[ShardSet], kept: Sequence[Sequence[tuple[str, bool]]]
     }
 
 
-def _own(source: ShardSet) -> list[dict[str, Any]]:
+def _own(source: Source) -> list[dict[str, Any]]:
     """What the merged set records of one source: what was allowed to differ. Of a merged source, all of its parts."""
     if MERGED in source.attributes:
         return list(source.attributes[MERGED])
     attributes = common_attributes(source.attributes)
     names = ("recipe_hash", "lease_prompts", "prompts", "decoding", "versions")
     own = {name: attributes[name] for name in names if name in attributes}
-    return [{**own, "trajectories": source.count("trajectories")}]
+    return [
+        {**own, "trajectories": sum(shard["counts"]["trajectories"] for shard in source.manifest["shards"].values())}
+    ]
 
 
-def _report(sets: Sequence[ShardSet], written: Mapping[str, Mapping[str, Any]], dropped: int) -> dict[str, Any]:
+def _report(sets: Sequence[Source], written: Mapping[str, Mapping[str, Any]], dropped: int) -> dict[str, Any]:
     """The manifest's account of prompts: the sets' own, added up, and the duplicates between them."""
     reports = [dict(source.manifest["prompts"]) for source in sets]
     skipped = Counter[str]()

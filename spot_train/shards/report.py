@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from spot_infer.errors import SpotError
-from spot_train.shards.files import StoredKey, read_attributes, read_keys
+from spot_train.shards.copy import Place
+from spot_train.shards.files import read_attributes
 from spot_train.shards.schema import SCHEMA, schema_of, schema_problem
+from spot_train.shards.source import Source
 from spot_train.shards.store import MANIFEST, read_manifest, verify_shards
 
 COUNTS = ("trajectories", "heldout", "steps", "commits", "rows")
@@ -115,7 +117,7 @@ def verify(paths: Sequence[str | Path]) -> Verdict:
                 found.append("has no finished shard; run `spot-train collect` until it reports one")
             found += _schema_problems(folder, manifest)
         if not found:
-            keys = [key.identity for one in keys_of(folder, manifest) for key in one]
+            keys = [key.identity for one in Source(Place(str(folder)), manifest).stored_keys() for key in one]
             repeated = len(keys) - len(set(keys))
             if repeated:
                 found.append(f"{repeated} trajectories repeat another's prompt; `spot-train shards merge` drops them")
@@ -125,13 +127,6 @@ def verify(paths: Sequence[str | Path]) -> Verdict:
         problems += [one if one.startswith(named) else f"{named}: {one}" for one in found]
     figures = {name: totals[name] for name in ("shards", "leases", "trajectories", "heldout", "commits", "repeated")}
     return Verdict(sets=len(paths), problems=tuple(problems), **figures)
-
-
-def keys_of(folder: Path, manifest: Mapping[str, Any]) -> Iterator[list[StoredKey]]:
-    """The keys of each finished shard, in order."""
-    drawn = bool(manifest["attributes"]["sampling"]["temperature"])
-    for name in sorted(manifest["shards"]):
-        yield read_keys(folder / name, drawn)
 
 
 def _schema_problems(folder: Path, manifest: Mapping[str, Any]) -> list[str]:

@@ -118,18 +118,23 @@ def open_shards(path: str | Path) -> ShardSet:
     where its tables have another width."""
     folder = Path(path)
     manifest = read_manifest(folder)
-    if not manifest["shards"]:
-        raise SpotError(f"{folder} has no finished shard; run `spot-train collect` until it reports one")
+    check_readable(str(folder), manifest)
     problems = _problems(folder, manifest)
     if problems:
         more = "" if len(problems) == 1 else f" ({len(problems) - 1} more damaged)"
         raise SpotError(f"{folder}: {problems[0]}{more}")
+    return ShardSet(folder, manifest)
+
+
+def check_readable(where: str, manifest: Mapping[str, Any]) -> None:
+    """Raise SpotError where the set holds nothing yet, or tables of another width."""
+    if not manifest["shards"]:
+        raise SpotError(f"{where} has no finished shard; run `spot-train collect` until it reports one")
     if (width := manifest["attributes"].get("table_top_k", TOP_K)) != TOP_K:
         raise SpotError(
-            f"{folder} holds tables of the {width} likeliest tokens, but drafters of this release read {TOP_K}; use "
+            f"{where} holds tables of the {width} likeliest tokens, but drafters of this release read {TOP_K}; use "
             "the release that wrote it, or collect again"
         )
-    return ShardSet(folder, manifest)
 
 
 def read_trajectories(path: str | Path, split: Split | None = None) -> Iterator[Trajectory]:
@@ -155,6 +160,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
+        if folder.parts[:1] and folder.parts[0].endswith(":"):
+            url = str(folder).replace(":/", "://", 1)
+            raise SpotError(f"{url} is a URL; copy the set with `spot-train shards copy` and give the folder") from None
         if not folder.is_dir():
             raise SpotError(f"{folder} is not a folder; give the --out of a `spot-train collect` run") from None
         if shard_paths(folder):
