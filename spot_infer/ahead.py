@@ -1,4 +1,4 @@
-"""What a forward lays out to look beyond a row's block: the block as its stale table would fill it, and the next one.
+"""What a forward lays out to look beyond a row's block: the block as it is likeliest to end, and the next one.
 
 Where that guess is right, as it mostly is, the next block's table is the one that the target will see when it opens the
 block (`drafters/entrance.py`). The table only drafts: a wrong guess costs speed, never a token.
@@ -20,7 +20,7 @@ WORTH = 0.5
 MOST_OPEN = 1.0
 """Masked slots, as a share of the states drafted, beyond which the next round hardly gets to a block's end."""
 LEAST_SURE = 0.3
-"""Probability of the guess, by the stale table, from which on it is worth its replicas."""
+"""Probability of the guess from which on it is worth its replicas."""
 
 
 def make_room(graph: DraftGraph, guess: Collection[Commit], budget: int) -> DraftGraph | None:

@@ -1,7 +1,7 @@
-"""How well the next commit is foreseen with and without responses; `-m figures -s` prints docs/decoding.md's table.
+"""What rejected states foresee, with and without them; `-m figures -s` prints docs/decoding.md's tables.
 
-Decodes prompts of the held-out pool at D20 under the float32 rule and asks the drafter, at every root it drafted from,
-about the states that were then passed.
+Decodes prompts of the held-out pool at D20 under the float32 rule. At every root that was drafted from, the drafter is
+asked for the next commit in the states that were then passed, and the stale tokens are compared with those committed.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
 
 from spot_infer import load_drafter, load_target
 from spot_infer.api import encode_prompt
+from spot_infer.blocks import Commit
 from spot_infer.decode import decode
 from spot_infer.drafters import OrderDrafter
 from spot_infer.graph import DraftContext, DraftGraph
 from spot_infer.packaged import packaged
 from spot_infer.requests import DecodeSettings, Request
+from spot_infer.targets.protocol import Target
 
 pytestmark = pytest.mark.figures
 
 PROMPTS = 50
 DEPTHS = ((0,), (1,), (2,), (3, 4), (5, 6, 7))
+PROBABILITIES = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
 
 
 class Asked:
@@ -50,17 +53,22 @@ def foreseen(drafter: OrderDrafter, context: DraftContext, commits: Sequence[int
         yield depth, -float(np.log(max(law[label], 1e-12))), int(law.argmax()) != label
 
 
-def test_what_responses_foresee() -> None:
-    target, drafter = load_target("builtin:data/tiny-sdar"), load_drafter("builtin:data/tiny-sdar-drafter-one-call")
+def decoded(target: Target, drafter: OrderDrafter) -> Iterator[tuple[list[DraftContext], list[Commit]]]:
+    """Of every prompt the contexts that were drafted from, and its commits."""
     rows = [json.loads(line) for line in packaged("data/pools/heldout.jsonl").read_text().splitlines()][:PROMPTS]
-    with_them: dict[int, list[tuple[float, bool]]] = defaultdict(list)
-    without: dict[int, list[tuple[float, bool]]] = defaultdict(list)
     for row in rows:
         asked = Asked(drafter)
         rounds = list(decode(target, [Request(encode_prompt(target, row["prompt"]))], DecodeSettings(budget=20), asked))
-        steps = [(position, token) for one in rounds for step in one.steps for position, token in step]
+        yield asked.contexts, [commit for one in rounds for step in one.steps for commit in step]
+
+
+def test_what_responses_foresee() -> None:
+    target, drafter = load_target("builtin:data/tiny-sdar"), load_drafter("builtin:data/tiny-sdar-drafter-one-call")
+    with_them: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    without: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for contexts, steps in decoded(target, drafter):
         place = {position: index for index, (position, _) in enumerate(steps)}
-        for context in asked.contexts:
+        for context in contexts:
             start, end = context.state.start, context.state.start + len(context.state.tokens)
             ahead = sorted(place[start + slot] for slot in context.state.masked_slots if start + slot in place)
             commits = [steps[index][0] - start for index in islice(ahead, 8)]
@@ -81,3 +89,39 @@ def test_what_responses_foresee() -> None:
         name = f"{depths[0]}" if len(depths) == 1 else f"{depths[0]} to {depths[-1]}"
         print(f"| {name} | {states} | {wrong:.3f} | {fewer:.3f} | {loss:.3f} | {less:.3f} |")
         assert fewer < wrong
+
+
+def test_what_votes_foresee() -> None:
+    target, drafter = load_target("builtin:data/tiny-llada2"), load_drafter("builtin:data/tiny-llada2-drafter-one-call")
+    found: list[tuple[float, bool, bool, bool]] = []
+    for contexts, steps in decoded(target, drafter):
+        committed = dict(steps)
+        for context in contexts:
+            table, start = context.tables[0], context.state.start
+            for slot, (token, *_), logprob in zip(
+                table.slots.tolist(), table.top_token, table.top_logprob, strict=True
+            ):
+                votes = (context.votes or {}).get(slot)
+                if votes and slot in context.state.masked_slots and start + slot in committed:
+                    right = committed[start + slot] == token
+                    other = max((share, one) for one, share in {**votes, int(token): 0.0}.items())[1]
+                    found.append(
+                        (
+                            np.exp(np.float64(logprob[0])),
+                            votes.get(int(token)) == 1,
+                            right,
+                            other == committed[start + slot],
+                        )
+                    )
+    rows = np.array(found, dtype=float)
+    print(
+        "\n| probability of the stale token | slots, all states name it | it is committed | slots, some name another | "
+        "it is committed | the most named other one is |\n|---|---|---|---|---|---|"
+    )
+    for low, high in pairwise(PROBABILITIES):
+        near = rows[(rows[:, 0] >= low) & (rows[:, 0] < high + (high == 1))]
+        agreed, torn = near[near[:, 1] == 1], near[near[:, 1] == 0]
+        kept = [each[:, 2].mean() for each in (agreed, torn)]
+        other = torn[:, 3].mean()
+        print(f"| {low:g} to {high:g} | {len(agreed)} | {kept[0]:.0%} | {len(torn)} | {kept[1]:.0%} | {other:.0%} |")
+        assert kept[0] > kept[1]
