@@ -57,12 +57,10 @@ def test_a_set_of_version_1_reads_as_live_tables(new: Path, old: Path, tmp_path:
 def test_merging_writes_the_new_format(new: Path, old: Path, tmp_path: Path) -> None:
     merged = merge([old, new], tmp_path / "merged")
     assert (merged.trajectories, merged.dropped) == (PROMPTS, PROMPTS)
-    names = open_shards(merged.out).names
-    assert {read_attributes(merged.out / name)["format_version"] for name in names} == {2}
+    out, names = Path(merged.out), open_shards(merged.out).names
+    assert {read_attributes(out / name)["format_version"] for name in names} == {2}
     for name in names:
-        np.testing.assert_array_equal(
-            read_array(merged.out / name, "top_logprob"), read_array(new / name, "top_logprob")
-        )
+        np.testing.assert_array_equal(read_array(out / name, "top_logprob"), read_array(new / name, "top_logprob"))
 
 
 def test_collection_goes_on_with_a_set_of_version_1(new: Path, old: Path, tmp_path: Path) -> None:

@@ -111,12 +111,12 @@ class DictatedTarget:
 
     def _answers(self, rows: np.ndarray, outcome: Sequence[Tensor]) -> Any:
         """Ranking values, log-odds and likeliest tokens as recorded, where they were."""
-        values, log_odds, best = (column.clone() for column in outcome)
+        values, log_odds, best = (column.clone() for column in outcome[:3])
         known = torch.from_numpy(rows >= 0).to(log_odds.device)
         recorded = torch.from_numpy(self._trajectory.log_odds[rows[rows >= 0]]).to(log_odds)
         values[known], log_odds[known] = ranking_values(recorded, self._rule).to(values), recorded
         best[known] = torch.from_numpy(self._trajectory.top_token[rows[rows >= 0], 0]).to(best)
-        return values, log_odds, best
+        return values, log_odds, best, best
 
 
 @dataclass(frozen=True)
