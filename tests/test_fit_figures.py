@@ -35,7 +35,8 @@ GROUPS = 10
 REPEATS = 8
 """How often the recorded trajectories are laid out: batches are cut from pools of states sorted by size, which a few
 trajectories do not fill."""
-LEAST_SHARE = 0.3
+LEAST_SHARE = {"32-true": 0.3, "bf16-mixed": 0.15}
+"""Of one thread; where products are fast in bfloat16, what else a step does takes most of it."""
 
 Shape = tuple[int, int, int]
 Seconds = tuple[float, float]
@@ -163,7 +164,7 @@ def test_throughput(
         f"at {paired.operations / sum(bounds) / 1e9:.1f} GFLOP/s, "
         f"share {share:.0%} ({min(shares):.0%} to {max(shares):.0%})"
     )
-    assert threads > 1 or share >= LEAST_SHARE
+    assert threads > 1 or share >= LEAST_SHARE[precision]
 
 
 def one_by_one(head: SetHead, codes: Tensor, of: Tensor, slot: Tensor, taken: Tensor, depth: Tensor) -> Tensor:
