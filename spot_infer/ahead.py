@@ -16,19 +16,20 @@ from spot_infer.graph import DraftContext, DraftGraph
 REPLICAS = 2
 """Replicas that looking ahead takes of a forward, and so of a round's budget."""
 WORTH = 0.5
-"""Commits that looking ahead is expected to gain; it is left where the states that make room for it weigh more."""
+"""Commits that looking ahead is expected to gain; it is left where what it takes weighs more."""
 MOST_OPEN = 1.0
 """Masked slots, as a share of the states drafted, beyond which the next round hardly gets to a block's end."""
 LEAST_SURE = 0.3
 """Probability of the guess from which on it is worth its replicas."""
 
 
-def make_room(graph: DraftGraph, guess: Collection[Commit], budget: int) -> DraftGraph | None:
+def make_room(graph: DraftGraph, guess: Collection[Commit], budget: int, price: float = 0.0) -> DraftGraph | None:
     """`graph` without its lightest states, so that it and what looks beyond the `guess` stay within `budget`; None
-    where that costs more than it is worth. A guess that was drafted takes no room."""
+    where those and the `price` of two replicas, in commits, are more than it is worth. A guess that was drafted takes
+    no room."""
     if frozenset(guess) in graph.commits:
         return graph
-    kept, lost = set(range(1, 1 + len(graph))), 0.0
+    kept, lost = set(range(1, 1 + len(graph))), price
     while len(kept) > max(budget - REPLICAS, 0):
         parents = {graph.parents[node] for node in kept}
         lightest = min(kept - parents, key=lambda node: (graph.masses[node], -node))

@@ -11,7 +11,7 @@ known; `allocate` takes the prefix of the states, heaviest first, that maximises
 which is that rule with r the rate attained including this round, needs no starting value, scans every prefix (so that a
 curve may be flat, stepped or concave) and settles at the long-run rate. Rows of a batch share one forward, so their
 states compete in one order. A state that fills its block costs two replicas and also saves the next block's undrafted
-opening.
+opening; one that runs on stands on the same finished block and costs one.
 
 Masses are the drafter's word. What they predicted and what was accepted in the request's past rounds gives a trust t,
 and a state at depth d counts mass * t^d. Whether to ask the drafter at all is decided from past rounds too, before the
@@ -100,6 +100,10 @@ class Pace(Account):
     def rate(self) -> float:
         """Commits over cost so far; draft-free decoding's at first."""
         return self.commits / self.cost if self.cost else 1 / self.curve.cost(1)
+
+    def price(self, replicas: int, more: int) -> float:
+        """Commits that the time of `more` replicas beside `replicas` would bring."""
+        return self.rate * (self.curve.cost(replicas + more) - self.curve.cost(replicas))
 
     @property
     def trust(self) -> float:
@@ -293,7 +297,8 @@ def _order(
 ) -> list[tuple[float, int, int, int]]:
     """(worth, replicas, row, node) of every state in the order it is drafted in: by worth a replica, after its parent.
 
-    A state that fills its block is worth its mass and what the next block's undrafted opening would have cost.
+    A state that fills its block and goes no further is worth its mass and what the next block's undrafted opening would
+    have cost.
     """
     heap: list[tuple[float, int, int]] = []
     children: list[dict[int, list[int]]] = []
@@ -304,7 +309,7 @@ def _order(
         below: dict[int, list[int]] = {}
         worth: list[tuple[float, int]] = []
         for node, depth in enumerate(_depths(graph)):
-            fills = sum(position < after for position, _ in graph.commits[node]) >= masked
+            fills = len(graph.commits[node]) == masked and all(position < after for position, _ in graph.commits[node])
             mass = graph.masses[node] * trust**depth
             worth.append((mass * (1 + opening), 2) if fills else (mass, 1))
             if node:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import torch
 
-from spot_infer.ahead import MOST_OPEN, completed, make_room
+from spot_infer.ahead import MOST_OPEN, REPLICAS, completed, make_room
 from spot_infer.allocate import Experience, Passed, propose_what_pays, settle, writes_apart
 from spot_infer.answers import Answers, read_tables
 from spot_infer.bitwise import fixed_shape
@@ -193,7 +193,8 @@ def _open(
     laid = [lay_out((), row.state, DraftGraph(), row.draft_end, spec.vocab_size) for row in new]
     for row in new:
         row.stats.positions += spec.block_length
-    return _advance(target, cache, new, [None] * len(new), Forward(packed, hidden, laid), settings, drafter, record)
+    rounds = _advance(target, cache, new, [None] * len(new), Forward(packed, hidden, laid), settings, drafter, record)
+    return [replace(round_, replicas=0) for round_ in rounds]
 
 
 def _release(cache: PrefixCache, rows: list[Row], rounds: Mapping[int, Round]) -> None:
@@ -247,10 +248,12 @@ def _propose(
     else:
         proposed = drafter.propose(list(contexts.values()))
     share = (time.perf_counter() - started) / len(contexts)
+    replicas = sum(row.waiting_replicas for row in rows) + sum(map(len, proposed))
     for index, graph in zip(contexts, proposed, strict=True):
         if settings.sequences and len(graph) > settings.budget:
             graph = graph.trimmed(range(1, 1 + settings.budget))
-        graph, rows[index].guess = _look_ahead(spec, rows[index], contexts[index], graph, settings, drafter)
+        graph, rows[index].guess = _look_ahead(spec, rows[index], contexts[index], graph, settings, drafter, replicas)
+        replicas += 0 if rows[index].guess is None else REPLICAS
         noise = rows[index].noise
         if noise is not None and settings.verifier_in_force == "rejection":
             graph = draw_tokens(graph, contexts[index], settings.sampling, noise.seed)
@@ -276,9 +279,11 @@ def _look_ahead(
     graph: DraftGraph,
     settings: DecodeSettings,
     drafter: Drafter | None,
+    replicas: int,
 ) -> tuple[DraftGraph, BlockState | None]:
     """What is drafted for a row, and its block as it is likeliest to end where the forward looks beyond that: if
-    the next round may get there, if the guess does not end the request, and if it is worth the states it takes."""
+    the next round may get there, if the guess does not end the request, and if it is worth the states it takes or, on a
+    cost curve, what it adds to a forward of `replicas`."""
     looks = looks_ahead(drafter) and _crosses(settings, drafter)
     if not looks or row.last_block or len(row.state.masked_slots) > MOST_OPEN * len(graph):
         return graph, None
@@ -289,7 +294,8 @@ def _look_ahead(
     if not {*settings.stops(spec)}.isdisjoint(generated):
         return graph, None
     commits = [Commit(guess.start + slot, guess.tokens[slot]) for slot in row.state.masked_slots]
-    roomy = make_room(graph, commits, settings.budget)
+    price = 0.0 if row.pace is None else row.pace.price(replicas, REPLICAS)
+    roomy = make_room(graph, commits, settings.budget, price)
     return (graph, None) if roomy is None else (roomy, guess)
 
 
@@ -351,14 +357,15 @@ def _advance(
     reads: list[list[int]] = []
     for index, (row, laid) in enumerate(zip(rows, forward.laid, strict=True)):
         if not laid.of_node:
-            rounds.append(Round(row.request, row.unwritten[-1], None, (), ()))
+            rounds.append(Round(row.request, row.unwritten[-1], None, (), (), replicas=len(laid.replicas)))
             reads.append([])
             row.stats.cache_writes += 1
             _promote(cache, index, row, packed, range(len(laid.replicas)))
             continue
         root, (steps, nodes) = row.state, walks[index]
         steps, final, result = row.apply(target, steps, settings)
-        rounds.append(Round(row.request, root, graphs[index], tuple(steps), (), final, result))
+        own = Round(row.request, root, graphs[index], tuple(steps), (), final, result, replicas=len(laid.replicas))
+        rounds.append(own)
         passed = [replica for node in nodes[: len(steps)] if (replica := laid.of_node[node]) is not None]
         if result is None:
             _promote(cache, index, row, packed, lineage(laid.replicas, passed[-1])[:-1])

@@ -167,7 +167,8 @@ class Round:
     accepted state, one a step; otherwise the newest only, and only if something will read it. final_tokens: generated
     ids that became final in this round (contiguous from the left, stop and limit applied). result is set in a request's
     last round. forward: how many forwards came before this one, those that encode prompts left out; rows that shared
-    one have the same.
+    one have the same. replicas: blocks that the forward held for the request, padding left out; 0 where it encoded the
+    request's prompt.
     """
 
     request: int
@@ -178,3 +179,4 @@ class Round:
     final_tokens: tuple[int, ...] = ()
     result: Result | None = field(default=None)
     forward: int = 0
+    replicas: int = 0

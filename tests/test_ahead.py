@@ -154,6 +154,8 @@ def test_the_lightest_states_make_room_unless_they_are_worth_more() -> None:
     assert roomy is not None and len(roomy) == 5 - REPLICAS
     assert set(roomy.commits) == {frozenset(), *(graph.commits[node] for node in (nodes[2], nodes[3], below))}
     assert make_room(graph, other, budget=4) is None  # 0.1 + 0.3 + 0.35
+    assert make_room(graph, other, budget=5, price=0.05) == roomy and make_room(graph, other, 5, price=0.15) is None
+    assert make_room(graph, guess, budget=5, price=9.0) is graph
     assert make_room(graph, other, budget=REPLICAS) is None
 
 

@@ -118,6 +118,18 @@ def test_a_state_that_fills_its_block_pays_for_two_replicas_and_saves_an_opening
     assert sum(slopes[1]) > sum(slopes[2]) > 0
 
 
+def test_a_state_beyond_the_block_stands_on_what_fills_it() -> None:
+    """Of a curve that is flat up to three replicas more: two for the state that fills the block, one for the next."""
+    graph = DraftGraph()
+    first = frozenset((Commit(L - 1, 1),))
+    filled = graph.add(0, first, 0.9)
+    graph.add(filled, first | {Commit(L, 1)}, 0.8)
+    for flat, kept in ((2, 0), (3, 1), (4, 2)):
+        curve = CostCurve("steps", (1, flat, flat + 1), (1.0, 1.0, 99.0), "c1")
+        (trimmed,) = allocate([pace_of(curve, 30, 10.0)], [context(1, completes=True)], [graph])
+        assert len(trimmed) == kept
+
+
 @settings(max_examples=60)
 @given(trees(10), curves(), st.integers(0, 40), st.floats(0.0, 30.0))
 def test_the_search_drops_no_state_that_allocation_would_keep(

@@ -195,18 +195,17 @@ def test_a_step_of_the_ladder_is_held_against_the_oracle_of_its_boundaries(recip
     ceilings = {one.options.get("boundary"): one.reduction for one in counted if one.method == "position_oracle"}
     assert ceilings.keys() == {"separate", "fused", None}
     assert ceilings[None] > ceilings["fused"] > ceilings["separate"]
-    steps = [one for one in counted if one.method == "spot" and "curve" not in one.options]
+    steps = [one for one in counted if one.method == "spot"]
     assert [one.options for one in steps] == [own for name, own in STEPS.items() if name not in DECODED]
-    for name in DECODED:
-        own = [one for one in cells(rows) if one.mode == "real" and one.n == steps[0].n and one.options == STEPS[name]]
-        places = {(one.temperature, one.ignore_stop) for one in own if one.method == "spot"}
-        assert places >= {(0.0, False), (0.0, True), (1.0, False)}
+    control = next(one for one in counted if one.method == "draft-free")
+    for own in [*(STEPS[name] for name in DECODED), {"curve": CURVE}]:
+        decoded = [one for one in cells(rows) if one.mode == "real" and one.n == steps[0].n and one.options == own]
+        places = {(one.temperature, one.ignore_stop): one for one in decoded if one.method == "spot"}
+        assert places.keys() >= {(0.0, False), (0.0, True), (1.0, False)}
+        assert places[0.0, False].nfe < control.nfe and places[0.0, False].measures[f"throughput_{CURVE}"]
     for one in steps:
         share = one.reduction / ceilings[one.options.get("boundary")]
         assert one.measures["share_of_position_oracle"] == pytest.approx(share)
-    (auto,) = [one for one in counted if "curve" in one.options]
-    assert auto.options == {"curve": CURVE} and auto.nfe < steps[0].draft_free_nfe
-    control = next(one for one in counted if one.method == "draft-free")
     assert control.measures[f"throughput_{CURVE}"] == 1
     full, copies = steps[-1], load_curve(CURVE).cost(1 + steps[-1].budget)
     assert full.draft_free_nfe / (full.nfe + 1) / copies <= (full.measures[f"throughput_{CURVE}"] or 0) < full.reduction

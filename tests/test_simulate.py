@@ -13,6 +13,7 @@ from test_replay import order_drafter
 from virtual_time import VirtualDrafter, VirtualTarget, VirtualTime
 
 from spot_infer import profile as profiling
+from spot_infer.allocate import MOST_STATES
 from spot_infer.cost import CostCurve, DrafterCost, load_curve
 from spot_infer.decode import decode
 from spot_infer.graph import Drafter
@@ -21,7 +22,8 @@ from spot_infer.requests import DecodeSettings, Request
 from spot_infer.transition import CommitRule
 from spot_train.collect.recording import decoded_trajectories
 from spot_train.cost.check import Checked, check_prediction
-from spot_train.cost.simulate import predict, prediction_row, replay_rounds
+from spot_train.compare.compare import Method, run_methods
+from spot_train.cost.simulate import decoded_rounds, predict, prediction_row, replay_rounds
 from spot_train.methods import DrafterSources, make_drafter
 from spot_train.replay.replay import steps_of
 from spot_train.trajectory import Trajectory
@@ -58,14 +60,7 @@ def test_a_known_curve_predicts_the_time_of_real_decoding_exactly(
     target = VirtualTarget(seed=seed, block_length=8, vocab_size=30, time=time)
     control = decoded_trajectories(target, requests(), FREE)
     drafter = VirtualDrafter(made(name, 8, control), time)
-    curve = CostCurve(
-        "planted",
-        (1, 2),
-        (time.base, time.base + time.each),
-        prefill=time.prefill,
-        drafter=DrafterCost(time.proposal, time.call, time.state),
-    )
-    prediction = predict(curve, replay_rounds(drafter, control, budget, floor, pad))
+    prediction = predict(known_curve(time), replay_rounds(drafter, control, budget, floor, pad))
     for run, predicted in (
         (replace(FREE, budget=0), prediction.draft_free),
         (replace(FREE, budget=budget, floor=floor, pad=pad, layout="concat"), prediction.drafted),
@@ -74,6 +69,35 @@ def test_a_known_curve_predicts_the_time_of_real_decoding_exactly(
         for _ in decode(target, requests(), run, drafter):
             pass
         assert time.now - before == pytest.approx(predicted)
+
+
+@settings(max_examples=10, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@given(st.integers(0, 50), st.sampled_from(["spot", "odds_tree"]), st.sampled_from([1, 6, None]), st.booleans())
+def test_a_decoded_run_is_priced_at_what_it_took(seed: int, name: str, budget: int | None, pad: bool) -> None:
+    """Responses and blocks foreseen included, which no replay knows; a budget of None is auto."""
+    time = VirtualTime()
+    target = VirtualTarget(seed=seed, block_length=8, vocab_size=30, time=time, strength=0.2)
+    drafter = VirtualDrafter(made(name, 8), time)
+    drafter.looks_ahead = drafter.reads_responses = True  # type: ignore[attr-defined]
+    curve = known_curve(time)
+    drafted = Method(name, budget or MOST_STATES, drafter, pad=pad and budget is not None)
+    methods = [Method("draft-free"), drafted if budget else replace(drafted, curve=curve)]
+    prompts = requests(4)
+    control, run = run_methods(target, prompts, methods, FREE)
+    predicted = predict(curve, decoded_rounds(run, prompts, 8))
+    assert time.now == pytest.approx(predicted.draft_free + predicted.drafted)
+    free = predict(curve, decoded_rounds(control, prompts, 8))
+    assert free.drafted == pytest.approx(free.draft_free) == pytest.approx(predicted.draft_free)
+
+
+def known_curve(time: VirtualTime) -> CostCurve:
+    return CostCurve(
+        "planted",
+        (1, 2),
+        (time.base, time.base + time.each),
+        prefill=time.prefill,
+        drafter=DrafterCost(time.proposal, time.call, time.state),
+    )
 
 
 def test_the_check_agrees_with_itself_in_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from spot_train.bench.recorded import Recorded, generated, recorded
 from spot_train.bench.score_memory import ScoreMemory
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.compare.compare import Method, MethodRun, divergences, run_methods, summarise
-from spot_train.cost.simulate import predict, rounds_of
+from spot_train.cost.simulate import Rounds, decoded_rounds, predict, rounds_of
 from spot_train.methods import DrafterSources, beside_preset, make_drafter
 from spot_train.replay.replay import draft_free, replay
 from spot_train.replay.run import replay_figures
@@ -27,7 +27,7 @@ from spot_train.results import Cell, PerPrompt
 
 OF_THE_LOOP = ("floor", "pad", "boundary", "curve")
 PREDICTED = ("paper-gsm8k", "paper-mbpp")
-"""Named curves that replayed rows carry a throughput ratio on, as `throughput_CURVE` of their measures."""
+"""Named curves that rows carry a throughput ratio on, as `throughput_CURVE` of their measures."""
 ORACLES = {"position_oracle": "share_of_position_oracle", "joint_oracle": "share_of_joint_oracle"}
 
 
@@ -49,7 +49,8 @@ def make_cell_drafter(
     form = materials.recipe.decode.form()
     own = beside_preset(one.method, {name: value for name, value in one.options if name not in OF_THE_LOOP}, form)
     loop = {name: value for name, value in one.options if name in OF_THE_LOOP}
-    loop = {"pad": materials.recipe.decode.pad and "floor" not in loop, "boundary": form.boundary, **loop}
+    pad = materials.recipe.decode.pad and not {"floor", "curve"} & loop.keys()
+    loop = {"pad": pad, "boundary": form.boundary, **loop}
     loop |= {"curve": load_curve(loop["curve"])} if "curve" in loop else {}
     sources = DrafterSources(
         rule=group.condition.rule,
@@ -86,9 +87,7 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
             )
         figures = replay_figures(results, materials.block_length(condition))
         rounds = rounds_of(results, control.trajectories, 1 + one.budget if loop["pad"] else 1)
-        figures["measures"] = {
-            f"throughput_{name}": predict(load_curve(name), rounds).throughput_ratio for name in PREDICTED
-        }
+        figures["measures"] = _predicted(rounds)
         spread = ratio_spread([each.draft_free_nfe for each in results], [each.nfe for each in results])
         figures["spread"] = {"reduction": spread} if spread else {}
         if drafter is None:
@@ -122,8 +121,9 @@ def _decoded(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell]
         figures = _real_figures(materials, target, run, runs[0], settings, differing)
         if figures["identical"] is None:
             figures["divergences"] = None
+        figures["measures"] = _predicted(decoded_rounds(run, requests, target.spec.block_length))
         if condition.tables:
-            figures["measures"] = committed_measures(run.steps, run.tables, target.spec.block_length)
+            figures["measures"] |= committed_measures(run.steps, run.tables, target.spec.block_length)
         stamp = _stamp(materials, group, one) | {"pad": loop["pad"]}
         rows.append((one, _cell(materials, group, one, figures, stamp)))
     return rows
@@ -154,6 +154,10 @@ def _real_figures(
         "spread": {name: interval for name, interval in spread.items() if interval is not None},
         "per_prompt": PerPrompt(nfe=nfe, draft_free_nfe=control_nfe, solved=list(scores.solved)),
     }
+
+
+def _predicted(rounds: Rounds) -> dict[str, float]:
+    return {f"throughput_{name}": predict(load_curve(name), rounds).throughput_ratio for name in PREDICTED}
 
 
 def _batch_tokens(run: MethodRun) -> list[int]:

@@ -25,7 +25,11 @@ def compare(
         typer.Option("--budget", help="A number, or auto: as many as pay. Repeatable; default decode.budget."),
     ] = None,
     cost_curve: Annotated[
-        str | None, typer.Option(help="For budget auto: file or named curve; default measures this machine once.")
+        str | None,
+        typer.Option(
+            help="File or named curve that budget auto pays on and throughput is predicted on; for auto, default this "
+            "machine's, measured once."
+        ),
     ] = None,
     verifier: Annotated[
         str | None, typer.Option(help="coupled, uncoupled, greedy or rejection; default the recipe's decode.verifier.")
@@ -90,9 +94,9 @@ def compare(
         settings = replace(settings, stop=(*settings.stop, *chosen.stop))
     target = load_recipe_target(values)
     model = form.apply(load_drafter(resolve_path(drafter, Path.cwd())).to(target.device))
-    curve = None
-    if "auto" in named:
-        curve = machine_curve(target, model, settings) if cost_curve is None else load_curve(cost_curve)
+    curve = None if cost_curve is None else load_curve(cost_curve)
+    if "auto" in named and curve is None:
+        curve = machine_curve(target, model, settings)
     plan = Comparison(
         task=chosen,
         settings=settings,
@@ -101,6 +105,7 @@ def compare(
         floor=values.decode.floor if floor is None else floor_option(floor, values, target),
         allow_code_execution=allow_code_execution,
         curve=curve,
+        auto="auto" in named,
         form=form,
     )
     console = Console()

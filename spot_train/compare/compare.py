@@ -7,6 +7,7 @@ divergence is named with its gap.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -55,13 +56,16 @@ class Method:
 
 @dataclass
 class MethodRun:
-    """What one method did: a result and the committed steps a request, with one table a step if they were recorded, and
-    the wall time of its generation loops by each batch's first request."""
+    """What one method did: a result and the committed steps a request, with one table a step if they were recorded,
+    replicas of every forward and proposals made for it, and the wall time of its generation loops by each batch's first
+    request."""
 
     method: Method
     results: dict[int, Result] = field(default_factory=dict)
     steps: dict[int, list[Step]] = field(default_factory=dict)
     tables: dict[int, list[StaleTable]] = field(default_factory=dict)
+    replicas: dict[int, list[int]] = field(default_factory=dict)
+    proposals: Counter[int] = field(default_factory=Counter)
     batch_s: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -111,6 +115,8 @@ def _run_batch(
     for round_ in rounds:
         index = first + round_.request
         run.steps.setdefault(index, []).extend(round_.steps)
+        run.replicas.setdefault(index, []).append(round_.replicas)
+        run.proposals[index] += round_.graph is not None
         if record:
             run.tables.setdefault(index, []).extend(round_.tables)
         if round_.result is not None:

@@ -30,6 +30,7 @@ from spot_infer.verify import verdict_line
 from spot_train.compare.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.compare.scoring import score
 from spot_train.cost.line import COST_LINE
+from spot_train.cost.simulate import decoded_rounds, predict
 from spot_train.provenance import provenance
 from spot_train.tasks import Task
 from spot_train.tasks.sandbox import guarantees
@@ -41,8 +42,9 @@ CHAIN_BUDGET = 8
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to run: a task, the methods' budgets, and whether code answers may be run. curve: where there is one, the
-    drafter also runs with the budget that pays on it; form: what the untrained tree drafts in."""
+    """What to run: a task, the methods' budgets, and whether code answers may be run. curve: what rows' throughput is
+    predicted on, one forward a row; auto: the drafter also runs with the budget that pays on it; form: what the
+    untrained tree drafts in."""
 
     task: Task
     settings: DecodeSettings
@@ -51,6 +53,7 @@ class Comparison:
     floor: float = 0.0
     allow_code_execution: bool = False
     curve: CostCurve | None = None
+    auto: bool = False
     form: Preset = PRESETS["default"]
 
 
@@ -72,7 +75,7 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     chain = Method("chain", (*plan.budgets, CHAIN_BUDGET)[0], ChainDrafter(plan.settings.rule), **shared)
     trees = [Method("odds_tree", budget, odds, plan.floor, **shared) for budget in plan.budgets]
     spot = [Method("spot", budget, drafter, plan.floor, **shared) for budget in plan.budgets]
-    if plan.curve is not None:
+    if plan.auto:
         spot.append(Method("spot", MOST_STATES, drafter, curve=plan.curve, **{**shared, "pad": False}))
     methods = [Method("draft-free"), chain, *trees, *spot]
     bar = Progress(
@@ -96,8 +99,11 @@ def _row(
     scores = score(plan.task, target, outputs, allowed)
     solved = {index: one for index, one in enumerate(scores.solved) if one is not None}
     row = summarise(run, control, plan.settings, solved, divergences(target, requests, control, run, plan.settings))
+    rounds = decoded_rounds(run, requests, target.spec.block_length)
     return {
         **row,
+        "predicted": None if plan.curve is None else predict(plan.curve, rounds).throughput_ratio,
+        "predicted_on": None if plan.curve is None else plan.curve.name,
         "task": plan.task.name,
         "code_execution": guarantees() if allowed and plan.task.runs_code else None,
         "unscored": scores.unscored,
@@ -133,6 +139,12 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
         soft_wrap=True,
         highlight=False,
     )
+    if curve := control.get("predicted_on"):
+        console.print(
+            f"Predicted is throughput over draft-free's on the cost curve {curve}, each prompt decoded by itself.",
+            soft_wrap=True,
+            highlight=False,
+        )
     for note in [*_verifier_notes(rows), *sorted({row["warning"] for row in rows if row.get("warning")})]:
         console.print(note, soft_wrap=True, highlight=False)
     if control.get("unscored"):
@@ -163,7 +175,9 @@ def _verifier_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
 def render(rows: Sequence[dict[str, Any]]) -> Table:
     """The comparison as a terminal table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("method", "D", "NFE", "reduction", "accepted", "throughput", "accuracy", "identical"):
+    curve = rows[0].get("predicted_on")
+    predicted = ["predicted"] if curve else []
+    for name in ("method", "D", "NFE", "reduction", "accepted", "throughput", *predicted, "accuracy", "identical"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for row in rows:
         table.add_row(
@@ -173,6 +187,7 @@ def render(rows: Sequence[dict[str, Any]]) -> Table:
             f"{row['reduction']:.2f}x",
             f"{row['accepted']:.2f}",
             f"{row['throughput_ratio']:.2f}x",
+            *([f"{row['predicted']:.2f}x"] if curve else []),
             "-" if row["accuracy"] is None else f"{row['accuracy']:.2f}",
             "-" if row["identical"] is None else f"{row['identical']}/{row['n']}",
         )

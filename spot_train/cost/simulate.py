@@ -1,8 +1,8 @@
-"""Predicts the time of drafted decoding from a cost curve and replayed rounds: what a drafter would give on a GPU.
+"""Predicts the time of drafted decoding from a cost curve and counted rounds: what a drafter would give on a GPU.
 
-Replay knows how many states every round drafts and accepts, a curve what a round over so many replicas costs. Rows are
-decoded one at a time, or in batches of the size that the curve was measured with; a batch's rounds are taken to cost
-what its rows' sizes cost on average. Knows nothing about how curves are measured.
+Replays and decoded runs know how many states every round drafts and accepts, a curve what a round over so many replicas
+costs. Rows are decoded one at a time, or in batches of the size that the curve was measured with; a batch's rounds are
+taken to cost what its rows' sizes cost on average. Knows nothing about how curves are measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 
 from spot_infer.cost import CostCurve
 from spot_infer.graph import Drafter
-from spot_infer.requests import Boundary
+from spot_infer.requests import Boundary, Request
+from spot_train.compare.compare import MethodRun
 from spot_train.replay.replay import ReplayResult, replay
 from spot_train.trajectory import Trajectory
 
@@ -92,6 +93,27 @@ def rounds_of(results: Sequence[ReplayResult], trajectories: Sequence[Trajectory
         proposals=sum(result.proposals for result in results),
         calls=sum(result.drafter_calls for result in results),
         states_scored=sum(result.states_scored for result in results),
+    )
+
+
+def decoded_rounds(run: MethodRun, requests: Sequence[Request], block_length: int) -> Rounds:
+    """What a decoded run did; at least one request."""
+    least = 1 + run.method.budget if run.method.pad else 1
+    stats = [result.stats for result in run.results.values()]
+    sizes = Counter(max(size, least) for forwards in run.replicas.values() for size in forwards if size)
+    return Rounds(
+        rows=len(stats),
+        prefills=sum(len(one.prompt_ids) >= block_length for one in requests),
+        opened=sum(forwards.count(0) for forwards in run.replicas.values()),
+        block_length=block_length,
+        nfe=sum(one.nfe for one in stats),
+        draft_free_nfe=sum(one.draft_free_nfe for one in stats),
+        accepted=sum(one.accepted for one in stats),
+        drafted_rounds=sum(one.drafted_rounds for one in stats),
+        sizes=dict(sorted(sizes.items())),
+        proposals=run.proposals.total(),
+        calls=sum(one.drafter_calls for one in stats),
+        states_scored=sum(one.states_scored for one in stats),
     )
 
 

@@ -1,8 +1,8 @@
 """From the paper's decoder to this one, a step at a time, and what is left to the oracles (`docs/decoding.md`).
 
 Steps: the paper's tree with a forward a boundary, states merged, boundaries fused, the prompt's as well, responses
-read, a budget that pays on a cost curve. Counted at T = 0 with stop tokens honoured and ignored and at T = 1, by replay
-where that can, and timed on real forwards.
+read, blocks foreseen, a budget that pays on a cost curve. Counted at T = 0 with stop tokens honoured and ignored and at
+T = 1, by replay where that can, and timed on real forwards.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 """Options of `spot` by step; the paper's first, the default last."""
 DECODED = ("responses", "ahead")
-"""Steps that read what nobody records."""
+"""Steps that read what nobody records, like `auto` behind them."""
 CURVE = "paper-gsm8k"
 
 
@@ -50,7 +50,12 @@ def groups(materials: Materials) -> list[Group]:
 def _decoded(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
     """The steps that replay can't count."""
     steps = [trained(SUITE, materials, condition, budgets, **STEPS[name]) for name in DECODED]
+    steps.append(_auto(materials, condition))
     return [Wanted(SUITE, DRAFT_FREE), *(wanted for step in steps for wanted in step)]
+
+
+def _auto(materials: Materials, condition: Condition) -> list[Wanted]:
+    return trained(SUITE, materials, condition, [MOST_STATES], curve=CURVE)
 
 
 def _steps(materials: Materials, condition: Condition, budgets: list[int]) -> list[Wanted]:
@@ -58,7 +63,8 @@ def _steps(materials: Materials, condition: Condition, budgets: list[int]) -> li
     for name, chosen in STEPS.items():
         if name not in DECODED or condition.mode == "real":
             wanted += trained(SUITE, materials, condition, budgets, **chosen)
-    wanted += trained(SUITE, materials, condition, [MOST_STATES], curve=CURVE)
+    if condition.mode == "real":
+        wanted += _auto(materials, condition)
     if condition.mode == "replay" and not condition.sampling.temperature:
         wanted += [
             Wanted(SUITE, oracle, budget, options(boundary=boundary))
