@@ -21,8 +21,8 @@ from spot_infer.profile import ProfileSettings
 from spot_infer.requests import DecodeSettings, Request
 from spot_infer.transition import CommitRule
 from spot_train.collect.recording import decoded_trajectories
-from spot_train.cost.check import Checked, check_prediction
 from spot_train.compare.compare import Method, run_methods
+from spot_train.cost.check import Checked, check_prediction
 from spot_train.cost.simulate import decoded_rounds, predict, prediction_row, replay_rounds
 from spot_train.methods import DrafterSources, make_drafter
 from spot_train.replay.replay import steps_of
