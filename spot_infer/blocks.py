@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 
@@ -30,7 +31,7 @@ class BlockState:
     tokens: tuple[int, ...]
     mask_id: int
 
-    @property
+    @cached_property
     def masked_slots(self) -> tuple[int, ...]:
         return tuple(slot for slot, token in enumerate(self.tokens) if token == self.mask_id)
 

@@ -59,18 +59,21 @@ def measured(
     A slot that several pairs of states tell about gets their mean, weighed by how near they are to the state `at`:
     1 / (1 + d) ** 2 where the pair's earlier state and `at` differ at d slots.
     """
-    odds: dict[tuple[int, ...], NDArray[np.float32]] = {}
-    for state, log_odds in states:
-        odds[state.tokens] = np.full(len(at.tokens), np.nan, dtype=np.float32)
-        odds[state.tokens][list(state.masked_slots)] = bounded(np.asarray(log_odds))
+    odds = np.full((len(states), len(at.tokens)), np.nan, dtype=np.float32)
+    number = {state.tokens: row for row, (state, _) in enumerate(states)}
+    for row, (state, log_odds) in zip(odds, states, strict=True):
+        row[list(state.masked_slots)] = log_odds
+    odds.clip(-MOST_ODDS, MOST_ODDS, out=odds)
+    open_slots = {row: set(states[row][0].masked_slots) for row in number.values()}
     found: dict[tuple[int, int], list[tuple[float, NDArray[np.float32]]]] = {}
-    for tokens, after in odds.items():
+    for tokens, row in number.items():
         for slot in at.masked_slots:
-            earlier = (*tokens[:slot], at.mask_id, *tokens[slot + 1 :])
-            if tokens[slot] != at.mask_id and earlier in odds:
-                pairs = zip(earlier, at.tokens, strict=True)
-                apart = sum((one == at.mask_id) != (other == at.mask_id) for one, other in pairs)
-                found.setdefault((slot, tokens[slot]), []).append((1 / (1 + apart) ** 2, after - odds[earlier]))
+            if tokens[slot] == at.mask_id:
+                continue
+            before = number.get((*tokens[:slot], at.mask_id, *tokens[slot + 1 :]))
+            if before is not None:
+                apart = len(open_slots[before].symmetric_difference(at.masked_slots))
+                found.setdefault((slot, tokens[slot]), []).append((1 / (1 + apart) ** 2, odds[row] - odds[before]))
     if not found:
         return known
     token = np.full(len(at.tokens), -1, dtype=np.int64) if known is None else known.token.copy()

@@ -105,7 +105,7 @@ def test_scores_move_by_the_responses_of_all_slots_filled_since_the_stale_table(
         filled = [slot for slot in (1, *path) if slot in (0, 1, 2)]
         change = 0.5 * responses.change[np.ix_(filled, left)].sum(axis=0)
         odds = context.tables[0].log_odds[left] + change
-        order = odds_scores(odds[None], np.array(left), np.zeros((1, len(left)), dtype=bool), TOP, CommitRule())[0]
+        order = odds_scores(odds[None], np.zeros((1, len(left)), dtype=bool), TOP, CommitRule())[0]
         scores = TRAINED_SHARE * (np.log(was[left]) + change) + ODDS_SHARE * order
         np.testing.assert_allclose(now[left], np.exp(scores) / np.exp(scores).sum(), rtol=1e-4)
 

@@ -20,25 +20,20 @@ that the rule ties with it. Chosen on held-out prompts of two targets."""
 
 
 def odds_scores(
-    odds: NDArray[Any],
-    slots: NDArray[np.int64],
-    filled: NDArray[np.bool_],
-    top_logprob: NDArray[Any],
-    rule: CommitRule,
+    odds: NDArray[Any], filled: NDArray[np.bool_], top_logprob: NDArray[Any], rule: CommitRule
 ) -> NDArray[np.float64]:
-    """Scores [Q, m] of the open slots in Q states, -inf at filled ones: log-odds [Q, m] as they are thought to be
-    there, slots [m], filled [Q, m]; top_logprob [m, 32] of the stale table, for rankings other
-    than by probability.
+    """Scores [Q, m] of the open slots in Q states, -inf at filled ones: log-odds [Q, m] as they are thought to be there,
+    filled [Q, m]; top_logprob [m, 32] of the stale table, whose slots ascend, for rankings other than by probability.
     """
     values = np.where(filled, -np.inf, stale_ranking(top_logprob, odds, rule))
-    order = np.lexsort((np.broadcast_to(slots, odds.shape), -values), axis=-1)
-    ordered = np.take_along_axis(values, order, axis=-1)
-    before = np.broadcast_to(np.arange(odds.shape[-1]), odds.shape)
+    order = np.argsort(-values, axis=-1, kind="stable")
+    rows, before = np.arange(len(odds))[:, None], np.arange(odds.shape[-1])
+    ordered = values[rows, order]
     new = np.ones(odds.shape, dtype=bool)
     new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     tied = before - np.maximum.accumulate(np.where(new, before, 0), axis=-1)
     steps = np.empty(odds.shape)
-    np.put_along_axis(steps, order, RANK_STEP * before + TIE_STEP * tied, axis=-1)
+    steps[rows, order] = RANK_STEP * before + TIE_STEP * tied
     return np.where(filled, -np.inf, SHARPNESS * np.minimum(odds, most_odds(rule)) - steps)
 
 

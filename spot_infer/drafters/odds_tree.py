@@ -106,5 +106,5 @@ class _Read:
         """Probabilities [m] of the next slot in the state that fills the slots `path` after the root."""
         filled = self.filled | np.isin(self.slots, path)
         odds = self.odds + filled.astype(np.float32) @ self.changes
-        scores = odds_scores(odds[None], self.slots, filled[None], self.top, rule)
+        scores = odds_scores(odds[None], filled[None], self.top, rule)
         return np.asarray(shares(scores)[0])

@@ -74,7 +74,7 @@ class StaleInputs:
         scores = scores + np.minimum(odds, most) - np.minimum(stale, most)
         if self._rule.tie_width:
             return scores
-        order = odds_scores(odds, self.slot[context, : len(stale)], closed, self._top[context], self._rule)
+        order = odds_scores(odds, closed, self._top[context], self._rule)
         return TRAINED_SHARE * scores + ODDS_SHARE * order
 
     def taken(self, queries: Sequence[Query]) -> tuple[NDArray[np.int64], int, NDArray[np.bool_]]:
