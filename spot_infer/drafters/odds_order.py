@@ -22,8 +22,9 @@ that the rule ties with it. Chosen on held-out prompts of two targets."""
 def odds_scores(
     odds: NDArray[Any], filled: NDArray[np.bool_], top_logprob: NDArray[Any], rule: CommitRule
 ) -> NDArray[np.float64]:
-    """Scores [Q, m] of the open slots in Q states, -inf at filled ones: log-odds [Q, m] as they are thought to be there,
-    filled [Q, m]; top_logprob [m, 32] of the stale table, whose slots ascend, for rankings other than by probability.
+    """Scores [Q, m] of the open slots in Q states, -inf at filled ones: log-odds [Q, m] as they are thought to be
+    there, filled [Q, m]; top_logprob [m, 32] of the stale table, whose slots ascend, for rankings other than by
+    probability.
     """
     values = np.where(filled, -np.inf, stale_ranking(top_logprob, odds, rule))
     order = np.argsort(-values, axis=-1, kind="stable")
