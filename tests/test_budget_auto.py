@@ -19,11 +19,16 @@ from spot_infer.allocate import MOST_STATES
 from spot_infer.api import GenerationConfig, generate
 from spot_infer.checkpoint import PretrainedDrafter, save_drafter
 from spot_infer.cost import load_curve, save_curve
+from spot_infer.drafters import ConfidenceTreeDrafter
 from spot_infer.errors import SpotError
 from spot_infer.machine_curve import curves_folder
 from spot_infer.order_model import OrderModel, OrderModelConfig
+from spot_infer.requests import DecodeSettings, Request
+from spot_infer.transition import Sampling
 from spot_train import cli as train_cli
 from spot_train.collect.collect import collect
+from spot_train.collect.recording import decoded_trajectories
+from spot_train.cost.allocation import against_grid, decoded, replayed
 
 PROMPTS = [[2, 3, 4], [5, 6, 7, 8, 9, 10, 11, 12, 13, 14]]
 
@@ -128,3 +133,22 @@ def test_allocation_prints_auto_beside_the_grids_best(folder: Path, capsys: pyte
     assert row["share_of_best_here"] <= row["share"] + 1e-9
     assert train_cli.run(command) == 0
     assert "auto on none" in capsys.readouterr().out
+    for wrong in (command[:1] + command[3:], [*command, "--recipe", "x.yaml"], [*command, "--set", "fit.epochs=1"]):
+        assert train_cli.run(wrong) == 2
+    assert "without --recipe" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_grid_is_decoded_or_replayed_alike_where_replay_knows_what_is_drafted(temperature: float) -> None:
+    """`temperature`: 1 through tables that hold what is drawn, for a drafter that reads nothing else."""
+    target, drafter = FakeTarget(block_length=8, vocab_size=30, strength=0.3), ConfidenceTreeDrafter()
+    requests = [Request(tuple(2 + (i * k) % 20 for k in range(1 + 5 * i)), seed=i) for i in range(5)]
+    free = DecodeSettings(max_new_tokens=20, batch_size=2, sampling=Sampling(temperature))
+    control = decoded_trajectories(target, requests, free)
+    curves = [load_curve(name) for name in ("paper-gsm8k", "cpu-core")]
+    grid = ((1, 4), (0.0, 0.2))
+    rows = [
+        against_grid(*halves, curves, *grid)
+        for halves in (replayed(drafter, control, temperature), decoded(drafter, target, requests, free))
+    ]
+    assert rows[0] == rows[1] and rows[0][0]["n"] == 3
