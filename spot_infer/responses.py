@@ -61,8 +61,8 @@ def measured(
     """
     odds = np.full((len(states), len(at.tokens)), np.nan, dtype=np.float32)
     number = {state.tokens: row for row, (state, _) in enumerate(states)}
-    for row, (state, log_odds) in zip(odds, states, strict=True):
-        row[list(state.masked_slots)] = log_odds
+    for values, (state, log_odds) in zip(odds, states, strict=True):
+        values[list(state.masked_slots)] = log_odds
     odds.clip(-MOST_ODDS, MOST_ODDS, out=odds)
     open_slots = {row: set(states[row][0].masked_slots) for row in number.values()}
     found: dict[tuple[int, int], list[tuple[float, NDArray[np.float32]]]] = {}
