@@ -136,7 +136,7 @@ def copy_shards(here: Place, there: Place, shards: Mapping[str, Mapping[str, Any
     """Copy shards, given by their records in the manifest of `here`; each one's root last."""
     copied = size = 0
     for name, record in sorted(shards.items()):
-        with _damage_of(here):
+        with damage_of(here):
             moved = _copy_shard(here, there, name, record["sha256"])
         copied += moved is not None
         size += moved or 0
@@ -161,12 +161,12 @@ def read_manifest(here: Place) -> tuple[bytes, dict[str, Any]]:
 def find_manifest(here: Place) -> tuple[bytes, dict[str, Any]] | None:
     """`read_manifest`; None where there is none."""
     data = here.read(MANIFEST)
-    with _damage_of(here):
+    with damage_of(here):
         return None if data is None else (data, parse_manifest(data, f"{here.name}/{MANIFEST}"))
 
 
 @contextmanager
-def _damage_of(place: Place) -> Iterator[None]:
+def damage_of(place: Place) -> Iterator[None]:
     """Of a set behind a URL, damage is repaired by copying it there again."""
     try:
         yield
