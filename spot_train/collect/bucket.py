@@ -1,7 +1,8 @@
 """A set behind a URL while one command collects it: decoded in a folder, every finished shard uploaded whole.
 
-The folder is the set and the URL its image: the files of a shard, its root last, then a manifest that lists it. So a
-reader of the URL sees finished shards only, whatever was killed when. Knows nothing about decoding.
+The folder is the set and the URL its image: drafters that were fitted on the way, the files of a shard, its root last,
+then a manifest that lists it. So a reader of the URL sees finished shards only, whatever was killed when. Knows nothing
+about decoding.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from spot_infer.atomic import write_file
 from spot_train.collect.batch_size import with_batch_of
 from spot_train.collect.collect import Progress, Tally
+from spot_train.collect.drafters import DRAFTERS, copy_drafters
 from spot_train.collect.plan import Plan
 from spot_train.collect.run import refuse_recipe
 from spot_train.output_lock import Interrupted
@@ -34,12 +36,12 @@ class Bucket:
         self.folder = folder_of(self._there, cache)
         self._here = Place(str(self.folder))
         self._uploaded: dict[str, str] = {}
-        self._seen = -1
+        self._seen: list[int] = []
 
     @contextmanager
     def written(self, recipe: Recipe, take_over: str | None = None) -> Iterator[None]:
-        """Be the only one that writes behind the URL; first the folder takes on the shards that are there already, at
-        the end what was finished goes up.
+        """Be the only one that writes behind the URL; first the folder takes on the shards and drafters that are
+        there already, at the end what was finished goes up.
 
         Raises SpotError where another folder is being collected for the URL (whose claim `take_over` breaks, by name),
         or the set there is another recipe's.
@@ -65,9 +67,10 @@ class Bucket:
         return f"{self._name}: {len(self._uploaded)} shards"
 
     def upload(self) -> None:
-        """Bring what the folder's manifest lists behind the URL. Raises Unreachable where that fails, SpotError where
-        another folder has taken the URL over."""
+        """Bring the folder's drafters and what its manifest lists behind the URL. Raises Unreachable where that fails,
+        SpotError where another folder has taken the URL over."""
         self._claim.check()
+        copy_drafters(self._here, self._there)
         data, manifest = read_manifest(self._here)
         digests = {name: record["sha256"] for name, record in manifest["shards"].items()}
         new = {name: manifest["shards"][name] for name in digests if self._uploaded.get(name) != digests[name]}
@@ -84,9 +87,10 @@ class Bucket:
         self._progress.fitting(lease)
 
     def advanced(self, tally: Tally) -> None:
-        """Upload where the folder's manifest is another than before."""
+        """Upload where the folder's manifest is another than before, or a drafter came."""
         self._progress.advanced(tally)
-        changed = (self.folder / MANIFEST).stat().st_mtime_ns
+        places = (self.folder / MANIFEST, self.folder / DRAFTERS)
+        changed = [place.stat().st_mtime_ns for place in places if place.exists()]
         if changed != self._seen:
             self._seen = changed
             try:
@@ -100,6 +104,7 @@ class Bucket:
             return
         data, manifest = found
         refuse_recipe(self._name, manifest, with_batch_of(recipe, manifest["attributes"]))
+        copy_drafters(self._there, self._here)
         copy_shards(self._there, self._here, manifest["shards"])
         if self._here.read(MANIFEST) is None:
             self._here.write(MANIFEST, data)

@@ -80,6 +80,14 @@ class Place:
         except Exception:  # whatever its protocol's library raises
             return None
 
+    def files_in(self, folder: str) -> list[str]:
+        """The files in a folder of the place and below it, as `read` takes them, in order; none where there is none."""
+        try:
+            found = self.files.find(f"{self.root}/{folder}")
+        except Exception as error:  # whatever its protocol's library raises
+            raise Unreachable(f"{self.name}/{folder} can't be listed ({error}); check your access") from error
+        return sorted(str(path).removeprefix(f"{self.root}/") for path in found)
+
     def write(self, file: str, data: bytes) -> None:
         """Write a file; on a disk it appears by rename, object stores show whole objects only."""
         if self.local is not None:
