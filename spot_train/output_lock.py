@@ -185,8 +185,8 @@ def _refusal(folder: Path, holder: str, take_over: str | None) -> str:
     if take_over is not None:
         return f"--take-over names {take_over}, but {folder} is being written by process {holder}; give that name"
     return (
-        f"{folder} is being written by process {holder}; wait for it to end or use another folder (`collect "
-        f"--take-over {holder}` breaks the lock of a process that is gone and whose machine never said so)"
+        f"{folder} is being written by process {holder}; wait for it to end or use another folder (--take-over "
+        f"{holder} of `collect` and `shards merge` breaks the lock of one that is gone and whose machine never said so)"
     )
 
 

@@ -57,7 +57,7 @@ def merge(
     paths: SetArguments,
     out: Annotated[str, typer.Option(help="Folder or URL of the merged set; must not exist.", show_default=False)],
     take_over: Annotated[
-        str | None, typer.Option(help="Break the claim of --out by a job that is gone, by the name the refusal gives.")
+        str | None, typer.Option(help="Break the lock of --out by a job that is gone, by the name the refusal gives.")
     ] = None,
 ) -> None:
     """Write several sets of one target and rule as one; a trajectory that two of them hold is kept once."""
