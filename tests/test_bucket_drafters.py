@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -43,8 +44,8 @@ class Fits(Silent):
 
 def collect_there(prompts: Path, cache: Path, fits: Fits) -> Path:
     recipe, bucket = bootstrap_recipe(prompts), Bucket(URL, cache, fits, print)
-    with bucket.written(recipe):
-        collect(recipe, bucket.folder, fake_target(), bucket, bootstrap=True)
+    image = partial(bucket.written, recipe, None)
+    collect(recipe, bucket.folder, fake_target(), bucket, bootstrap=True, image=image)
     return bucket.folder
 
 
