@@ -55,7 +55,7 @@ def verify(paths: SetArguments) -> None:
 @shards_app.command()
 def merge(
     paths: SetArguments,
-    out: Annotated[str, typer.Option(help="Folder or URL of the merged set; must not exist.", show_default=False)],
+    out: Annotated[str, typer.Option(help="Folder or URL of the merged set; holds nothing yet.", show_default=False)],
     take_over: Annotated[
         str | None, typer.Option(help="Break the lock of --out by a job that is gone, by the name the refusal gives.")
     ] = None,

@@ -84,6 +84,8 @@ class Place:
         """The files in a folder of the place and below it, as `read` takes them, in order; none where there is none."""
         try:
             found = self.files.find(f"{self.root}/{folder}")
+        except FileNotFoundError:
+            return []
         except Exception as error:  # whatever its protocol's library raises
             raise Unreachable(f"{self.name}/{folder} can't be listed ({error}); check your access") from error
         return sorted(str(path).removeprefix(f"{self.root}/") for path in found)
