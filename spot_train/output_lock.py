@@ -56,6 +56,7 @@ class OutputLock:
     job: str
     descriptor: int
     first: bool
+    left: bool = False
 
     def share(self) -> None:
         """Let other processes of the job in; of no effect where they already are. Raises SpotError where another job
@@ -66,8 +67,9 @@ class OutputLock:
             time.sleep(_POLL_S)
 
     def alone(self) -> bool:
-        """Whether this process is the job's last; to be asked when it has done its part."""
-        return self.ours() and _locked(self.descriptor, fcntl.LOCK_EX)
+        """Whether this process is the job's last; to be asked when it has done its part, since a no is for good."""
+        self.left = self.left or not (self.ours() and _locked(self.descriptor, fcntl.LOCK_EX))
+        return not self.left
 
     def ours(self) -> bool:
         """Whether nobody has taken the lock over."""
@@ -185,8 +187,8 @@ def _refusal(folder: Path, holder: str, take_over: str | None) -> str:
     if take_over is not None:
         return f"--take-over names {take_over}, but {folder} is being written by process {holder}; give that name"
     return (
-        f"{folder} is being written by process {holder}; wait for it to end or use another folder (`collect "
-        f"--take-over {holder}` breaks the lock of a process that is gone and whose machine never said so)"
+        f"{folder} is being written by process {holder}; wait for it to end or use another folder (--take-over "
+        f"{holder} of `collect` and `shards merge` breaks the lock of one that is gone and whose machine never said so)"
     )
 
 

@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 from spot_infer.checkpoint import load_drafter
 from spot_infer.drafters import ChainDrafter
 from spot_infer.errors import SpotError
-from spot_train.collect.bootstrap import DRAFTERS, milestones
+from spot_train.collect.bootstrap import milestones
 from spot_train.collect.collect import Summary, collect
+from spot_train.collect.drafters import DRAFTERS
 from spot_train.collect.ranks import Rank
 from spot_train.compare.compare import Method
 from spot_train.fit import record as fit_record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -14,6 +15,7 @@ from spot_infer.errors import SpotError
 from spot_train.cli import run
 from spot_train.collect.bucket import Bucket
 from spot_train.collect.collect import Summary, Tally, collect
+from spot_train.output_lock import output_lock
 from spot_train.recipe.recipe import Recipe
 from spot_train.shards.claim import WRITER
 from spot_train.shards.copy import Place, Unreachable, copy_set
@@ -51,8 +53,8 @@ def undisturbed(recipe: Recipe) -> Path:
 
 def collect_there(recipe: Recipe, cache: Path, take_over: str | None = None) -> tuple[Bucket, Summary]:
     bucket = Bucket(URL, cache, Silent(), print)
-    with bucket.written(recipe, take_over):
-        return bucket, collect(recipe, bucket.folder, fake_target(), bucket)
+    image = partial(bucket.written, recipe, take_over)
+    return bucket, collect(recipe, bucket.folder, fake_target(), bucket, image=image)
 
 
 def set_bytes(folder: Path) -> dict[str, bytes]:
@@ -122,7 +124,7 @@ def test_a_store_that_fails_for_a_while_and_a_job_that_lost_its_claim(
 
     monkeypatch.setattr(Place, "write", write)
     bucket = Bucket(URL, tmp_path / "one", Silent(), said.append)
-    with bucket.written(recipe):
+    with output_lock(bucket.folder) as lock, bucket.written(recipe, None, lock):
         shutil.copytree(undisturbed, bucket.folder, dirs_exist_ok=True)
         for _ in range(2):
             bucket.advanced(Tally())
@@ -132,7 +134,7 @@ def test_a_store_that_fails_for_a_while_and_a_job_that_lost_its_claim(
     assert folder_bytes(tmp_path / "back") == folder_bytes(undisturbed)
 
     before = store.cat("/bucket/collected/manifest.json")
-    with bucket.written(recipe):
+    with output_lock(bucket.folder) as lock, bucket.written(recipe, None, lock):
         store.pipe_file(f"/bucket/collected/{WRITER}", b"another")
         with pytest.raises(SpotError, match="was taken over"):
             bucket.upload()
@@ -145,7 +147,6 @@ def test_what_can_not_be_collected_behind_a_url_is_named(
     recipe: Recipe,
     undisturbed: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     copy_set(str(undisturbed), URL)
@@ -158,7 +159,3 @@ def test_what_can_not_be_collected_behind_a_url_is_named(
     assert "add --cache" in capsys.readouterr().err
     assert run(["collect", tiny, "--out", URL, "--cache", str(tmp_path)]) == 2
     assert "own memory" in capsys.readouterr().err
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert run(["collect", tiny, "--out", "local:///here/set", "--cache", str(tmp_path)]) == 2
-    assert "2 processes collect together" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import fsspec
 import pytest
 import yaml
 from collecting import folder_bytes
@@ -61,6 +62,13 @@ def test_ranks_of_a_launcher_fill_one_set(
         printed.append(capsys.readouterr().err)
     assert printed[0] == "" and "3 shards, 3 already there" in printed[1]
     assert folder_bytes(tmp_path / "ranks") == folder_bytes(tmp_path / "alone")
+    monkeypatch.setitem(fsspec.config.conf, "local", {"auto_mkdir": True})
+    url = f"local://{tmp_path}/store/set"
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        assert run([*command, url, "--cache", str(tmp_path / "cache")]) == 0
+    assert f"{url}: 3 shards" in capsys.readouterr().err
+    assert folder_bytes(tmp_path / "store" / "set") == folder_bytes(tmp_path / "alone")
 
 
 def test_a_graph_of_another_rule_warns_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

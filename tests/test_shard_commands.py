@@ -23,6 +23,7 @@ from spot_train.shards.files import check_shard, read_shard, write_shard
 from spot_train.shards.merge import merge
 from spot_train.shards.report import describe, verify
 from spot_train.shards.sample import leftmost_share, sample
+from spot_train.shards.source import open_source
 from spot_train.shards.store import open_shards, shard_name, shard_paths, write_manifest
 
 REPO = Path(__file__).resolve().parent.parent
@@ -80,8 +81,6 @@ def test_every_damaged_shard_is_named(halves: list[Path], tmp_path: Path, capsys
     assert "part-00000.zarr lacks its file slot/c/0" in printed.err and "(1 more)" in printed.err
     assert run(["shards", "verify", str(tmp_path)]) == 2
     assert "has no manifest.json" in capsys.readouterr().err
-    assert run(["shards", "verify", "s3://bucket/set"]) == 2
-    assert "s3://bucket/set is a URL; copy the set" in capsys.readouterr().err
 
 
 def test_a_repeated_prompt_inside_a_set_is_a_fault(tmp_path: Path) -> None:
@@ -210,13 +209,14 @@ def test_seeds_tell_trajectories_apart_where_tokens_are_drawn(tmp_path: Path) ->
 
 def test_samples_are_spread_over_the_set(halves: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
     shards = open_shards(halves[1])
-    chosen = list(sample(shards, 4))
+    source = open_source(str(halves[1]))
+    chosen = list(sample(source, 4))
     places = [int(name[5:10]) * LEASE + place for name, place, _ in chosen]
     assert places == [0, 4, 8, 12]
     everything = list(shards.trajectories())
     for place, (_, _, item) in zip(places, chosen, strict=True):
         assert_same(item.trajectory, everything[place])
-    assert len(list(sample(shards, 99))) == len(everything)
+    assert len(list(sample(source, 99))) == len(everything)
     assert run(["shards", "sample", str(halves[1]), "-n", "2"]) == 0
     printed = capsys.readouterr().out
     assert "ids instead of text" in printed

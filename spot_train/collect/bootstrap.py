@@ -19,6 +19,7 @@ from typing import Any
 from spot_infer.checkpoint import CONFIG_FILE, PretrainedDrafter, load_drafter
 from spot_infer.errors import SpotError
 from spot_infer.targets.protocol import Target
+from spot_train.collect.drafters import drafter_folder
 from spot_train.collect.methods import drafted_method, never
 from spot_train.collect.ranks import on_its_own
 from spot_train.collect.run import FITTING
@@ -32,7 +33,6 @@ from spot_train.recipe.recipe import FitSection, Recipe
 from spot_train.shards.store import ShardSet, read_shard, shard_name
 from spot_train.trajectory import Trajectory
 
-DRAFTERS = "drafters"
 Fitting = Callable[[int], None]
 """Called with a milestone before its drafter is fitted."""
 
@@ -87,7 +87,7 @@ class Bootstrap:
         return self._current[1]
 
     def _place(self, milestone: int) -> Path:
-        return self.folder / DRAFTERS / f"lease-{milestone:05d}"
+        return self.folder / drafter_folder(milestone)
 
     def _kept(self, milestone: int) -> PretrainedDrafter | None:
         place = self._place(milestone)

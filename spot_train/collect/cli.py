@@ -14,7 +14,6 @@ from spot_train.cli_options import JsonOption, RecipeArgument, SetOption
 if TYPE_CHECKING:
     from spot_train.collect.bucket import Bucket
     from spot_train.collect.drafted_check import DraftedReport
-    from spot_train.collect.ranks import Rank
     from spot_train.progress import CollectView
 
 DrafterOption = Annotated[
@@ -54,7 +53,10 @@ def collect(
         str | None, typer.Option(help="Break the lock of a job that is gone, by the name that the refusal gives.")
     ] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder on a disk where a set behind a URL is collected before it goes there.")
+        Path | None,
+        typer.Option(
+            help="Folder on a disk, seen by all processes, where a set behind a URL is collected before it goes there."
+        ),
     ] = None,
     set_: SetOption = None,
 ) -> None:
@@ -62,12 +64,12 @@ def collect(
 
     Under torchrun or srun every process collects its part, and what is left of the others'.
     """
-    from contextlib import nullcontext
     from functools import partial
 
     from rich.console import Console
 
     from spot_train.collect.collect import collect as run
+    from spot_train.collect.collect import no_image
     from spot_train.collect.methods import DRAFT_FREE, named_method
     from spot_train.collect.ranks import rank_of_environment
     from spot_train.collect.workers import Job, collect_with_workers
@@ -84,39 +86,39 @@ def collect(
     console = Console(stderr=True, quiet=workers is None and rank.number > 0)
     with CollectView(console) as view:
         place = Place(lasting(out))
-        bucket = None if place.local is not None else _bucket(out, cache, rank, view)
-        folder, progress = (place.local or Path(out), view) if bucket is None else (bucket.folder, bucket)
-        with nullcontext() if bucket is None else bucket.written(values, take_over):
-            if workers is not None:
-                job = Job(values, folder, chosen, bootstrap)
-                summary = collect_with_workers(job, workers, ray, progress, take_over)
-            else:
-                summary = run(
-                    values,
-                    folder,
-                    progress=progress,
-                    method=chosen,
-                    bootstrap=bootstrap,
-                    rank=rank,
-                    take_over=take_over,
-                )
+        several = workers is None and rank.world > 1
+        bucket = None if place.local is not None else _bucket(out, cache, view, several)
+        folder = place.local or Path(out) if bucket is None else bucket.folder
+        image = no_image if bucket is None else partial(bucket.written, values, take_over)
+        progress = view if bucket is None or (several and rank.number > 0) else bucket
+        if workers is not None:
+            job = Job(values, folder, chosen, bootstrap)
+            summary = collect_with_workers(job, workers, ray, progress, take_over, image)
+        else:
+            summary = run(
+                values,
+                folder,
+                progress=progress,
+                method=chosen,
+                bootstrap=bootstrap,
+                rank=rank,
+                take_over=take_over,
+                image=image,
+            )
         view.finished(summary)
         if bucket is not None:
             console.print(bucket.sentence(), highlight=False, soft_wrap=True)
 
 
-def _bucket(url: str, cache: Path | None, rank: Rank, view: CollectView) -> Bucket:
+def _bucket(url: str, cache: Path | None, view: CollectView, several: bool) -> Bucket:
     """What `--out` and `--cache` name, where `--out` is a URL."""
     from spot_train.collect.bucket import Bucket
 
     if cache is None:
         raise SpotError(f"--out {url} is a URL; add --cache, a folder on a disk, where the set is collected first")
-    if rank.world > 1:
-        raise SpotError(
-            f"--out {url} is a URL, but {rank.world} processes collect together, which one folder that all of them see "
-            "takes; give that and copy the set with `spot-train shards copy`, or use --workers"
-        )
-    return Bucket(url, cache, view, lambda sentence: view.console.print(sentence, highlight=False, soft_wrap=True))
+    return Bucket(
+        url, cache, view, lambda sentence: view.console.print(sentence, highlight=False, soft_wrap=True), several
+    )
 
 
 def check_drafted(

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,7 +40,15 @@ from spot_train.shards.files import StoredTrajectory, shard_bytes
 
 MethodMaker = Callable[[Recipe, Target], Method]
 """Makes the method once the target is loaded; picklable where several processes collect."""
+Image = Callable[[OutputLock], AbstractContextManager[None]]
+"""What lasts as long as a process holds the folder's lock: entered before anything there is read, left when all is
+written."""
 ALONE = Rank()
+
+
+def no_image(lock: OutputLock) -> AbstractContextManager[None]:
+    """The folder is all there is."""
+    return nullcontext()
 
 
 @dataclass
@@ -100,17 +109,19 @@ def collect(
     bootstrap: bool = False,
     rank: Rank = ALONE,
     take_over: str | None = None,
+    image: Image = no_image,
 ) -> Summary:
     """Decode the recipe's prompts and store their trajectories as shards in `out`, resuming what is there.
 
     `target` replaces the recipe's own, already loaded. `method` says what is drafted; with `bootstrap` it is only the
     start, until drafters are fitted as the recipe's `bootstrap` says. Shards that another method made are kept: each
     says what made it. `rank` is this process among several that fill `out` together; each returns once no lease is
-    missing. `before_rename` runs before every rename (tests delay there). Damaged shards and manifests are made again.
-    Raises SpotError where `out` holds another recipe's or target's shards (naming the field), another job writes it
-    (whose lock `take_over` breaks, by name), or the disk is too small; Interrupted on SIGINT or SIGTERM.
+    missing. `before_rename` runs before every rename (tests delay there). `image` keeps the folder elsewhere too.
+    Damaged shards and manifests are made again. Raises SpotError where `out` holds another recipe's or target's shards
+    (naming the field), another job writes it (whose lock `take_over` breaks, by name), or the disk is too small;
+    Interrupted on SIGINT or SIGTERM.
     """
-    with output_lock(Path(out), rank.job, take_over) as lock, full_disk_named(Path(out)):
+    with output_lock(Path(out), rank.job, take_over) as lock, full_disk_named(Path(out)), image(lock):
         run, plan, opened, schedule = open_run(
             recipe, lock, rank, target, method, bootstrap, before_rename, None if progress is None else progress.fitting
         )

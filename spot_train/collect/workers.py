@@ -28,6 +28,7 @@ from spot_infer.atomic import full_disk_named
 from spot_infer.errors import SpotError
 from spot_infer.targets.protocol import Target
 from spot_train.collect.collect import (
+    Image,
     MethodMaker,
     Progress,
     Summary,
@@ -35,6 +36,7 @@ from spot_train.collect.collect import (
     close_run,
     collect,
     load_recipe_target,
+    no_image,
     open_run,
 )
 from spot_train.collect.methods import DRAFT_FREE
@@ -83,7 +85,12 @@ class Crew(Protocol):
 
 
 def collect_with_workers(
-    job: Job, workers: int, ray: str | None = None, progress: Progress | None = None, take_over: str | None = None
+    job: Job,
+    workers: int,
+    ray: str | None = None,
+    progress: Progress | None = None,
+    take_over: str | None = None,
+    image: Image = no_image,
 ) -> Summary:
     """`collect` by `workers` processes on this machine, or on the Ray cluster `ray`, into the same bits as by one.
 
@@ -92,7 +99,7 @@ def collect_with_workers(
     crew_of = LocalCrew if ray is None else _ray_crew(ray)
     name = f"{process_name()}-{secrets.token_hex(4)}"
     ranks = [Rank(number, workers, number, workers, name) for number in range(workers)]
-    with output_lock(job.out, name, take_over) as lock, full_disk_named(job.out):
+    with output_lock(job.out, name, take_over) as lock, full_disk_named(job.out), image(lock):
         target = job.load(on_device(job.recipe, ranks[0]))
         watcher = Rank(0, 1, 0, workers if ray is None else 1, name)
         run, plan = open_run(job.recipe, lock, watcher, target, job.method, job.bootstrap, job.before_rename)[:2]

@@ -13,8 +13,10 @@ from spot_train.cli_options import JsonOption
 
 shards_app = typer.Typer(help="Look at recorded shards, verify and merge them.", no_args_is_help=True)
 
-SetArgument = Annotated[Path, typer.Argument(help="Folder of shards that collect wrote.", show_default=False)]
-SetArguments = Annotated[list[Path], typer.Argument(help="Folders of shards.", show_default=False)]
+SetArgument = Annotated[str, typer.Argument(help="Folder or URL of a set, as in s3://bucket/set.", show_default=False)]
+SetArguments = Annotated[
+    list[str], typer.Argument(help="Folders or URLs of sets, as in s3://bucket/set.", show_default=False)
+]
 
 
 @shards_app.command()
@@ -22,10 +24,11 @@ def info(path: SetArgument, as_json: JsonOption = False) -> None:
     """Print what a set holds: totals, bytes a commit, target, rule, prompts, arrays. Compares no checksums."""
     from rich.console import Console
 
+    from spot_train.shards.copy import lasting
     from spot_train.shards.report import describe
     from spot_train.shards.view import print_description
 
-    found = describe(path)
+    found = describe(lasting(path))
     if as_json:
         typer.echo(json.dumps(found))
         return
@@ -35,11 +38,12 @@ def info(path: SetArgument, as_json: JsonOption = False) -> None:
 @shards_app.command()
 def verify(paths: SetArguments) -> None:
     """Compare every file with its checksum, every array with the schema, and look for duplicates."""
+    from spot_train.shards.copy import lasting
     from spot_train.shards.report import verify as check
 
-    verdict = check(paths)
+    verdict = check([lasting(path) for path in paths])
     if not verdict.problems:
-        typer.echo(f"{', '.join(map(str, paths))}: {verdict.sentence()}")
+        typer.echo(f"{', '.join(paths)}: {verdict.sentence()}")
         return
     if len(verdict.problems) > 1:
         for problem in verdict.problems:
@@ -50,12 +54,10 @@ def verify(paths: SetArguments) -> None:
 
 @shards_app.command()
 def merge(
-    paths: Annotated[
-        list[str], typer.Argument(help="Folders or URLs of sets, as in s3://bucket/set.", show_default=False)
-    ],
-    out: Annotated[str, typer.Option(help="Folder or URL of the merged set; must not exist.", show_default=False)],
+    paths: SetArguments,
+    out: Annotated[str, typer.Option(help="Folder or URL of the merged set; holds nothing yet.", show_default=False)],
     take_over: Annotated[
-        str | None, typer.Option(help="Break the claim of --out by a job that is gone, by the name the refusal gives.")
+        str | None, typer.Option(help="Break the lock of --out by a job that is gone, by the name the refusal gives.")
     ] = None,
 ) -> None:
     """Write several sets of one target and rule as one; a trajectory that two of them hold is kept once."""
@@ -87,11 +89,12 @@ def sample(
     """Print a few trajectories: the tokens of each block with the number of the step that wrote them."""
     from rich.console import Console
 
+    from spot_train.shards.copy import lasting
     from spot_train.shards.sample import drawn, headline, token_text
     from spot_train.shards.sample import sample as chosen
-    from spot_train.shards.store import open_shards
+    from spot_train.shards.source import open_source
 
-    shards = open_shards(path)
+    shards = open_source(lasting(path))
     text_of = token_text(shards.attributes, tokenizer)
     console = Console()
     if text_of is None:
@@ -104,7 +107,7 @@ def sample(
 
 @shards_app.command()
 def study(
-    path: SetArgument,
+    path: Annotated[Path, typer.Argument(help="Folder of shards that collect wrote.", show_default=False)],
     drafter: Annotated[
         str, typer.Option("--drafter", help="Exported drafter: folder, hub id or builtin: path.", show_default=False)
     ],

@@ -80,6 +80,16 @@ class Place:
         except Exception:  # whatever its protocol's library raises
             return None
 
+    def files_in(self, folder: str) -> list[str]:
+        """The files in a folder of the place and below it, as `read` takes them, in order; none where there is none."""
+        try:
+            found = self.files.find(f"{self.root}/{folder}")
+        except FileNotFoundError:
+            return []
+        except Exception as error:  # whatever its protocol's library raises
+            raise Unreachable(f"{self.name}/{folder} can't be listed ({error}); check your access") from error
+        return sorted(str(path).removeprefix(f"{self.root}/") for path in found)
+
     def write(self, file: str, data: bytes) -> None:
         """Write a file; on a disk it appears by rename, object stores show whole objects only."""
         if self.local is not None:
@@ -136,7 +146,7 @@ def copy_shards(here: Place, there: Place, shards: Mapping[str, Mapping[str, Any
     """Copy shards, given by their records in the manifest of `here`; each one's root last."""
     copied = size = 0
     for name, record in sorted(shards.items()):
-        with _damage_of(here):
+        with damage_of(here):
             moved = _copy_shard(here, there, name, record["sha256"])
         copied += moved is not None
         size += moved or 0
@@ -161,12 +171,12 @@ def read_manifest(here: Place) -> tuple[bytes, dict[str, Any]]:
 def find_manifest(here: Place) -> tuple[bytes, dict[str, Any]] | None:
     """`read_manifest`; None where there is none."""
     data = here.read(MANIFEST)
-    with _damage_of(here):
+    with damage_of(here):
         return None if data is None else (data, parse_manifest(data, f"{here.name}/{MANIFEST}"))
 
 
 @contextmanager
-def _damage_of(place: Place) -> Iterator[None]:
+def damage_of(place: Place) -> Iterator[None]:
     """Of a set behind a URL, damage is repaired by copying it there again."""
     try:
         yield

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from spot_infer.atomic import BeforeRename, new_folder
+from spot_infer.atomic import BeforeRename
 from spot_infer.errors import SpotError
-from spot_train.provenance import PROVENANCE, append_provenance
-from spot_train.shards.claim import Claim, new_mark
-from spot_train.shards.copy import Place, copy_shards
+from spot_train.provenance import append_provenance
+from spot_train.shards.copy import Place
 from spot_train.shards.fetch import without_secrets
 from spot_train.shards.files import read_shard, write_shard
+from spot_train.shards.new_set import new_set, refuse_existing
 from spot_train.shards.source import Source, open_source
 from spot_train.shards.store import (
-    MANIFEST,
     MERGED,
     common_attributes,
     differing_field,
@@ -38,9 +34,6 @@ from spot_train.shards.store import (
 
 _MAY_DIFFER = ("prompts", "recipe_hash", "lease_prompts", "versions", MERGED)
 _DECODING = ("max_new_tokens", "ignore_stop", "stop")
-
-Finished = Callable[[str, Mapping[str, Any]], None]
-"""Told the name and attributes of each shard once it is written."""
 
 
 @dataclass(frozen=True)
@@ -66,19 +59,20 @@ def merge(
     before_rename: BeforeRename | None = None,
     take_over: str | None = None,
 ) -> Merged:
-    """Write the sets at `paths`, in order, as the new set `out`; each is a folder or a URL. A folder appears whole or
-    not at all; behind a URL the manifest comes last, and without it there is no set.
+    """Write the sets at `paths`, in order, as the new set `out`; each is a folder or a URL. The manifest comes last,
+    and without it there is no set.
 
     The first set's decoding section stands for all; every set's own attributes are kept in the attribute `merged`. One
-    shard at a time is held in memory, and of what lies behind a URL on the disk. `take_over`: whose claim of the URL
-    `out` to break. Raises SpotError where `out` exists, a set is damaged, or two sets differ in what must agree, naming
-    the field.
+    shard at a time is held in memory, and of what lies behind a URL on the disk. `take_over`: whose lock or claim of
+    `out` to break. Raises SpotError where `out` exists, lies in one of the sets or is being written by another job
+    (naming it), a set is damaged, or two sets differ in what must agree (naming the field).
     """
     there = Place(str(out))
-    _refuse_existing(there)
+    _refuse_inside(there, list(map(str, paths)))
+    refuse_existing(there)
     sets = [open_source(str(path)) for path in paths]
     _refuse_mixed(sets)
-    with _new_set(there, before_rename, take_over) as (place, finished):
+    with new_set(there, before_rename, take_over) as (place, finished):
         kept, dropped = _kept(sets)
         common = _common(sets, kept)
         written: dict[str, dict[str, Any]] = {}
@@ -102,38 +96,13 @@ def merge(
     return Merged(without_secrets(there.name), len(written), counts["trajectories"], counts["heldout"], dropped)
 
 
-def _refuse_existing(there: Place) -> None:
-    if there.local.exists() if there.local is not None else there.read(MANIFEST) is not None:
-        raise SpotError(f"--out {without_secrets(there.name)} already exists; merge writes a new set")
-
-
-@contextmanager
-def _new_set(
-    there: Place, before_rename: BeforeRename | None, take_over: str | None
-) -> Iterator[tuple[Path, Finished]]:
-    """A folder to fill: it becomes the folder `there`, or its finished shards go behind the URL one by one and the
-    manifest last."""
-    if there.local is not None:
-        with new_folder(there.local, before_rename) as place:
-            yield place, lambda name, attributes: None
-        return
-    claim = Claim(there, new_mark())
-    claim.take(take_over)
-    try:
-        with TemporaryDirectory(prefix="spot-merge-") as scratch:
-            place = Path(scratch)
-
-            def upload(name: str, attributes: Mapping[str, Any]) -> None:
-                claim.check()
-                copy_shards(Place(scratch), there, {name: attributes})
-                shutil.rmtree(place / name)
-
-            yield place, upload
-            claim.check()
-            for file in (PROVENANCE, MANIFEST):
-                there.write(file, (place / file).read_bytes())
-    finally:
-        claim.release()
+def _refuse_inside(there: Place, paths: Sequence[str]) -> None:
+    for path in paths:
+        if Place(path).holds(there):
+            raise SpotError(
+                f"--out {without_secrets(there.name)} is the set {without_secrets(path)} itself or lies in it; give "
+                "another place for the merged set"
+            )
 
 
 def _refuse_mixed(sets: Sequence[Source]) -> None:

@@ -21,7 +21,7 @@ from spot_infer.live import visible
 from spot_infer.packaged import local_path
 from spot_infer.targets.checkpoint_folder import find_folder, json_digest, load_tokenizer
 from spot_train.shards.files import StoredTrajectory, read_shard
-from spot_train.shards.store import ShardSet
+from spot_train.shards.source import Source
 from spot_train.trajectory import Trajectory
 
 TokenText = Callable[[int], str]
@@ -31,17 +31,21 @@ _EARLY_TO_LATE = ("bold red", "red", "yellow", "green", "cyan", "blue")
 _OUTSIDE = "dim"
 
 
-def sample(shards: ShardSet, count: int) -> Iterator[tuple[str, int, StoredTrajectory]]:
-    """(shard, place in it, trajectory) of at most `count` trajectories, spread evenly over the set, in order."""
+def sample(shards: Source, count: int) -> Iterator[tuple[str, int, StoredTrajectory]]:
+    """(shard, place in it, trajectory) of at most `count` trajectories, spread evenly over the set, in order. Of a set
+    behind a URL only the shards that they lie in are fetched."""
     ends = np.cumsum([shards.manifest["shards"][name]["counts"]["trajectories"] for name in shards.names])
     total = int(ends[-1])
     wanted = np.unique(np.linspace(0, total - 1, min(count, total)).astype(np.int64))
     for index, name in enumerate(shards.names):
         first = int(ends[index - 1]) if index else 0
         places = {int(one) - first for one in wanted if first <= one < ends[index]}
-        for place, stored in enumerate(read_shard(shards.path / name)) if places else ():
-            if place in places:
-                yield name, place, stored
+        if not places:
+            continue
+        with shards.shard(name) as path:
+            for place, stored in enumerate(read_shard(path)):
+                if place in places:
+                    yield name, place, stored
 
 
 def token_text(attributes: Mapping[str, Any], given: str | None) -> TokenText | None:

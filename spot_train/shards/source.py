@@ -13,14 +13,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from spot_train.shards.copy import Place, copy_shards, read_manifest
+from spot_train.shards import copy, store
+from spot_train.shards.copy import ROOT, Place, copy_shards, damage_of
 from spot_train.shards.fetch import without_secrets
-from spot_train.shards.files import StoredKey, read_keys
-from spot_train.shards.store import check_readable, open_shards
+from spot_train.shards.files import Damaged, StoredKey, parse_attributes, read_keys
+from spot_train.shards.store import Listed, check_readable, open_shards
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Listed):
     """The finished shards at `place` that `manifest` lists."""
 
     place: Place
@@ -31,13 +32,17 @@ class Source:
         return without_secrets(self.place.name)
 
     @property
-    def attributes(self) -> Mapping[str, Any]:
-        return self.manifest["attributes"]
+    def drawn(self) -> bool:
+        """Whether tokens were drawn, so that trajectories of one prompt differ by their seeds."""
+        return bool(self.attributes["sampling"]["temperature"])
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Folder names of the shards, in order."""
-        return tuple(sorted(self.manifest["shards"]))
+    def root(self, name: str) -> tuple[int, dict[str, Any]]:
+        """Bytes of a shard's root, and the attributes in it. Fetches nothing else; raises Damaged naming the shard."""
+        data = self.place.read(f"{name}/{ROOT}")
+        with damage_of(self.place):
+            if data is None:
+                raise Damaged(f"shard {name} has no {ROOT}")
+            return len(data), parse_attributes(data, name)
 
     @contextmanager
     def shard(self, name: str) -> Iterator[Path]:
@@ -51,10 +56,16 @@ class Source:
 
     def stored_keys(self) -> Iterator[list[StoredKey]]:
         """The keys of each shard, in order."""
-        drawn = bool(self.attributes["sampling"]["temperature"])
         for name in self.names:
             with self.shard(name) as path:
-                yield read_keys(path, drawn)
+                yield read_keys(path, self.drawn)
+
+
+def find_source(name: str) -> Source:
+    """The set at `name`, a folder or a URL; reads its manifest alone. Raises SpotError where there is none."""
+    place = Place(name)
+    manifest = copy.read_manifest(place)[1] if place.local is None else store.read_manifest(place.local)
+    return Source(place, manifest)
 
 
 def open_source(name: str) -> Source:
@@ -63,6 +74,6 @@ def open_source(name: str) -> Source:
     place = Place(name)
     if place.local is not None:
         return Source(place, open_shards(place.local).manifest)
-    _, manifest = read_manifest(place)
-    check_readable(without_secrets(name), manifest)
-    return Source(place, manifest)
+    source = find_source(name)
+    check_readable(source.name, source.manifest)
+    return source

@@ -52,11 +52,10 @@ _OWN_TO_A_SHARD = ("lease", "counts", "files", "sha256", "format", "format_versi
 _MAY_DIFFER = ("versions",)
 
 
-@dataclass(frozen=True)
-class ShardSet:
-    """A verified set. attributes: what every shard agrees on; manifest: the whole manifest.json."""
+class Listed:
+    """What a set's manifest says of it, wherever the set lies. attributes: what every shard agrees on; manifest: the
+    whole manifest.json."""
 
-    path: Path
     manifest: Mapping[str, Any]
 
     @property
@@ -69,6 +68,18 @@ class ShardSet:
         return tuple(sorted(self.manifest["shards"]))
 
     @property
+    def mask_id(self) -> int:
+        return int(self.attributes["target"]["mask_id"])
+
+
+@dataclass(frozen=True)
+class ShardSet(Listed):
+    """A verified set in the folder `path`."""
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @property
     def complete(self) -> bool:
         """Whether every lease of the recipe has its shard."""
         return len(self.manifest["shards"]) == self.manifest["leases"]
@@ -76,10 +87,6 @@ class ShardSet:
     @property
     def block_length(self) -> int:
         return int(self.attributes["block_length"])
-
-    @property
-    def mask_id(self) -> int:
-        return int(self.attributes["target"]["mask_id"])
 
     @property
     def rule(self) -> CommitRule:
@@ -258,27 +265,31 @@ def differing_field(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[s
     return None
 
 
+def shard_problem(path: Path, manifest: Mapping[str, Any]) -> str | None:
+    """What is wrong with the shard `path` of the set with this manifest: that it is missing, damaged or foreign. One
+    that the manifest does not list is read no further than its attributes."""
+    listed = manifest["shards"].get(path.name)
+    if listed is not None and not path.is_dir():
+        return f"shard {path.name} is listed in {MANIFEST} but missing; {REPAIR}"
+    try:
+        attributes = read_attributes(path) if listed is None else check_shard(path)
+    except SpotError as error:
+        return str(error)
+    found = differing_field(manifest["attributes"], common_attributes(attributes))
+    if found is not None:
+        return (
+            f"shard {path.name} has {found[0]} {found[2]!r} where the set has {found[1]!r}; sets must not be mixed, "
+            "move it to a folder of its own"
+        )
+    if listed is not None and attributes["sha256"] != listed["sha256"]:
+        return f"shard {path.name} is not the one that {MANIFEST} lists; {REPAIR}"
+    return None
+
+
 def _problems(folder: Path, manifest: Mapping[str, Any]) -> tuple[str, ...]:
-    problems = []
-    listed = manifest["shards"]
-    for name in sorted({*listed, *(path.name for path in shard_paths(folder))}):
-        if name in listed and not (folder / name).is_dir():
-            problems.append(f"shard {name} is listed in {MANIFEST} but missing; {REPAIR}")
-            continue
-        try:
-            attributes = check_shard(folder / name) if name in listed else read_attributes(folder / name)
-        except SpotError as error:
-            problems.append(str(error))
-            continue
-        found = differing_field(manifest["attributes"], common_attributes(attributes))
-        if found is not None:
-            problems.append(
-                f"shard {name} has {found[0]} {found[2]!r} where the set has {found[1]!r}; sets must not be mixed, "
-                "move it to a folder of its own"
-            )
-        elif name in listed and attributes["sha256"] != listed[name].get("sha256"):
-            problems.append(f"shard {name} is not the one that {MANIFEST} lists; {REPAIR}")
-    return tuple(problems)
+    names = sorted({*manifest["shards"], *(path.name for path in shard_paths(folder))})
+    found = (shard_problem(folder / name, manifest) for name in names)
+    return tuple(problem for problem in found if problem is not None)
 
 
 def _plain(value: Any) -> Any:
