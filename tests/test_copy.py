@@ -15,8 +15,8 @@ from test_shards import SHARED, make_set
 
 from spot_infer.errors import SpotError
 from spot_train.cli import run
-from spot_train.shards.copy import Place, copy_set
-from spot_train.shards.fetch import fetch, without_secrets
+from spot_train.shards.copy import Place, copy_set, read_manifest, without_secrets
+from spot_train.shards.fetch import fetch
 from spot_train.shards.store import MANIFEST, open_shards, verify_shards
 
 STORE = "memory://bucket/set"
@@ -194,3 +194,8 @@ def test_a_folder_with_colons_in_its_name_is_one_folder(shards: Path, tmp_path: 
 def test_what_is_written_down_of_a_url_holds_no_secret() -> None:
     assert without_secrets("https://user:word@host/set?token=1") == "https://host/set"
     assert without_secrets("s3://bucket/set") == "s3://bucket/set"
+    assert without_secrets("set?2") == "set?2"
+    place = Place("memory://user:word@host/set?token=1")
+    with pytest.raises(SpotError) as refused:
+        read_manifest(place)
+    assert "memory://host/set" in str(refused.value) and "word" not in str(refused.value)

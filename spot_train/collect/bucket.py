@@ -22,7 +22,7 @@ from spot_train.output_lock import Interrupted, OutputLock
 from spot_train.recipe.recipe import Recipe
 from spot_train.shards.claim import WRITER, Claim, new_mark
 from spot_train.shards.copy import Place, Unreachable, copy_shards, find_manifest, read_manifest
-from spot_train.shards.fetch import folder_of, without_secrets
+from spot_train.shards.fetch import folder_of
 from spot_train.shards.store import MANIFEST
 
 
@@ -40,7 +40,7 @@ class Bucket:
     ) -> None:
         self._there, self._progress, self._say = Place(url), progress, say
         self._several = several
-        self._name = without_secrets(url)
+        self._name = self._there.name
         self.folder = folder_of(self._there, cache)
         self._here = Place(str(self.folder))
         self._uploaded: dict[str, str] | None = None

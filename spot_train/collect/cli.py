@@ -113,9 +113,12 @@ def collect(
 def _bucket(url: str, cache: Path | None, view: CollectView, several: bool) -> Bucket:
     """What `--out` and `--cache` name, where `--out` is a URL."""
     from spot_train.collect.bucket import Bucket
+    from spot_train.shards.copy import without_secrets
 
     if cache is None:
-        raise SpotError(f"--out {url} is a URL; add --cache, a folder on a disk, where the set is collected first")
+        raise SpotError(
+            f"--out {without_secrets(url)} is a URL; add --cache, a folder on a disk, where the set is collected first"
+        )
     return Bucket(
         url, cache, view, lambda sentence: view.console.print(sentence, highlight=False, soft_wrap=True), several
     )

@@ -10,7 +10,6 @@ from contextlib import suppress
 
 from spot_infer.errors import SpotError
 from spot_train.shards.copy import Place, Unreachable
-from spot_train.shards.fetch import without_secrets
 
 WRITER = "writer"
 
@@ -25,14 +24,13 @@ class Claim:
 
     def __init__(self, there: Place, mark: bytes) -> None:
         self._there, self._mark = there, mark
-        self._name = without_secrets(there.name)
 
     def take(self, take_over: str | None) -> None:
         """Become the writer. Raises SpotError naming another one, unless it is the one called `take_over`."""
         holder = self._there.read(WRITER)
         if holder not in (None, self._mark) and holder.decode() != take_over:
             raise SpotError(
-                f"{self._name} is being written by {holder.decode()}; several jobs don't write one URL: give each its "
+                f"{self._there.name} is being written by {holder.decode()}; several jobs don't write one URL: give each its "
                 f"own and merge the sets (--take-over {holder.decode()} breaks the claim of one that is gone)"
             )
         self._there.write(WRITER, self._mark)
@@ -41,7 +39,7 @@ class Claim:
     def check(self) -> None:
         """Raise SpotError where another job has taken over: nothing may be written any more."""
         if self._there.read(WRITER) != self._mark:
-            raise SpotError(f"{self._name} was taken over from this job, and the job that took it goes on")
+            raise SpotError(f"{self._there.name} was taken over from this job, and the job that took it goes on")
 
     def release(self) -> None:
         with suppress(Unreachable):

@@ -7,6 +7,7 @@ and the next one goes on with it. Decodes nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -45,12 +46,12 @@ class Copied:
 
 
 class Place:
-    """A folder or a URL, and files by their name in it."""
+    """A folder or a URL, and files by their name in it. name: the URL as it may be shown, without its secrets."""
 
     def __init__(self, name: str) -> None:
         if not name:
             raise SpotError("a place to copy from or to has an empty name; give a folder or a URL")
-        self.name = name
+        self.url, self.name = name, without_secrets(name)
         path = name.removeprefix("file://")
         self.local = None if "://" in path else Path(path).expanduser()
         if self.local is not None:
@@ -60,7 +61,7 @@ class Place:
             self.files, root = fsspec.core.url_to_fs(name)
         except Exception as error:  # whatever its protocol's library raises
             raise SpotError(
-                f"{name} can't be opened ({error}); install what its protocol needs or use another"
+                f"{self.name} can't be opened ({error}); install what its protocol needs or use another"
             ) from None
         self.root = str(root).rstrip("/")
 
@@ -120,6 +121,11 @@ class Place:
         return self.files == other.files and f"{other.root}/".startswith(f"{self.root}/")
 
 
+def without_secrets(url: str) -> str:
+    """A URL to write down: without user, password and query."""
+    return re.sub(r"(?<=://)[^/@]*@", "", url).split("?", 1)[0] if "://" in url else url
+
+
 def copy_set(source: str, target: str) -> Copied:
     """Copy every shard that the manifest at `source` lists, then the manifest. What `target` has of the set stays.
 
@@ -128,7 +134,7 @@ def copy_set(source: str, target: str) -> Copied:
     """
     here, there = Place(source), Place(target)
     if here.holds(there):
-        raise SpotError(f"{target} is the set itself or lies in it; give another place for the copy")
+        raise SpotError(f"{there.name} is the set itself or lies in it; give another place for the copy")
     manifest = read_manifest(here)
     with there.alone():
         return copy_read(here, there, *manifest)

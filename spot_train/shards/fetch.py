@@ -6,7 +6,6 @@ Knows nothing about who reads it.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def fetch(data: str, cache: Path, say: Callable[[str], None] = lambda sentence: 
         make_folder(cache)
         with only_one(cache / LOCK):
             if not (folder / MANIFEST).exists():
-                say(f"copying what {folder} lacks of {without_secrets(data)}")
+                say(f"copying what {folder} lacks of {place.name}")
                 there = Place(str(folder))
                 with there.alone():
                     copy_read(place, there, *manifest)
@@ -45,10 +44,5 @@ def fetch(data: str, cache: Path, say: Callable[[str], None] = lambda sentence: 
 
 def folder_of(place: Place, cache: Path) -> Path:
     """Where in `cache` the set behind a URL has its copy."""
-    digest = hashlib.sha256(place.name.encode()).hexdigest()[:8]
+    digest = hashlib.sha256(place.url.encode()).hexdigest()[:8]
     return cache / f"{place.root.rsplit('/', 1)[-1]}-{digest}"
-
-
-def without_secrets(url: str) -> str:
-    """A URL to write down: without user, password and query."""
-    return re.sub(r"(?<=://)[^/@]*@", "", url).split("?", 1)[0]

@@ -20,7 +20,6 @@ from spot_infer.atomic import BeforeRename
 from spot_infer.errors import SpotError
 from spot_train.provenance import append_provenance
 from spot_train.shards.copy import Place
-from spot_train.shards.fetch import without_secrets
 from spot_train.shards.files import read_shard, write_shard
 from spot_train.shards.new_set import new_set, refuse_existing
 from spot_train.shards.source import Source, open_source
@@ -93,15 +92,14 @@ def merge(
     counts = Counter[str]()
     for attributes in written.values():
         counts += Counter(attributes["counts"])
-    return Merged(without_secrets(there.name), len(written), counts["trajectories"], counts["heldout"], dropped)
+    return Merged(there.name, len(written), counts["trajectories"], counts["heldout"], dropped)
 
 
 def _refuse_inside(there: Place, paths: Sequence[str]) -> None:
-    for path in paths:
-        if Place(path).holds(there):
+    for one in map(Place, paths):
+        if one.holds(there):
             raise SpotError(
-                f"--out {without_secrets(there.name)} is the set {without_secrets(path)} itself or lies in it; give "
-                "another place for the merged set"
+                f"--out {there.name} is the set {one.name} itself or lies in it; give another place for the merged set"
             )
 
 

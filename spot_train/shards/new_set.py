@@ -18,7 +18,6 @@ from spot_train.output_lock import LOCK, output_lock
 from spot_train.provenance import PROVENANCE
 from spot_train.shards.claim import Claim, new_mark
 from spot_train.shards.copy import Place, copy_shards
-from spot_train.shards.fetch import without_secrets
 from spot_train.shards.store import MANIFEST
 
 Finished = Callable[[str, Mapping[str, Any]], None]
@@ -28,7 +27,7 @@ Finished = Callable[[str, Mapping[str, Any]], None]
 def refuse_existing(there: Place) -> None:
     """Raise SpotError where `there` is no place for a new set; what a killed job left in a folder does not count."""
     if there.read(MANIFEST) is not None if there.local is None else _taken(there.local):
-        raise SpotError(f"--out {without_secrets(there.name)} already exists; merge writes a new set")
+        raise SpotError(f"--out {there.name} already exists; merge writes a new set")
 
 
 @contextmanager

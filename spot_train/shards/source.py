@@ -15,7 +15,6 @@ from typing import Any
 
 from spot_train.shards import copy, store
 from spot_train.shards.copy import ROOT, Place, copy_shards, damage_of
-from spot_train.shards.fetch import without_secrets
 from spot_train.shards.files import Damaged, StoredKey, parse_attributes, read_keys
 from spot_train.shards.store import Listed, check_readable, open_shards
 
@@ -29,7 +28,7 @@ class Source(Listed):
 
     @property
     def name(self) -> str:
-        return without_secrets(self.place.name)
+        return self.place.name
 
     @property
     def drawn(self) -> bool:
