@@ -30,8 +30,8 @@ class Claim:
         holder = self._there.read(WRITER)
         if holder not in (None, self._mark) and holder.decode() != take_over:
             raise SpotError(
-                f"{self._there.name} is being written by {holder.decode()}; several jobs don't write one URL: give each its "
-                f"own and merge the sets (--take-over {holder.decode()} breaks the claim of one that is gone)"
+                f"{self._there.name} is being written by {holder.decode()}; several jobs don't write one URL: give "
+                f"each its own and merge the sets (--take-over {holder.decode()} breaks the claim of one that is gone)"
             )
         self._there.write(WRITER, self._mark)
         self.check()
