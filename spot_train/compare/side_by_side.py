@@ -174,9 +174,9 @@ def _verifier_notes(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def render(rows: Sequence[dict[str, Any]]) -> Table:
     """The comparison as a terminal table."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     curve = rows[0].get("predicted_on")
     predicted = ["predicted"] if curve else []
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, int(not curve), 0, 0), show_edge=not curve)
     for name in ("method", "D", "NFE", "reduction", "accepted", "throughput", *predicted, "accuracy", "identical"):
         table.add_column(name, justify="left" if name == "method" else "right")
     for row in rows:
