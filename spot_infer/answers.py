@@ -23,7 +23,17 @@ from spot_infer.packing import Packed
 from spot_infer.rejection import accept_or_replace
 from spot_infer.table import StaleTable, split_table, stale_table
 from spot_infer.targets.protocol import Target
-from spot_infer.transition import CommitRule, Sampling, confidence, draw, pick, ranking_values, select_slots, token_law
+from spot_infer.transition import (
+    CommitRule,
+    Sampling,
+    confidence,
+    draw,
+    draw_from_all,
+    pick,
+    ranking_values,
+    select_slots,
+    token_law,
+)
 
 Outcome = TypeVar("Outcome")
 _CHUNK_ELEMENTS = 2**25
@@ -36,8 +46,9 @@ _GREEDY = Sampling()
 
 @dataclass(frozen=True)
 class Answers:
-    """Per masked slot of a state: ranking value, log-odds, best token, and the token that a draw would commit [m] each.
-    The values and log-odds are those of the rule's temperature, 1 for every rule but those of published decoders."""
+    """Per masked slot of a state: ranking value, log-odds, best token, and the token that an unfiltered draw would
+    commit [m] each. The values and log-odds are those of the rule's temperature, 1 for every rule but those of
+    published decoders."""
 
     values: list[float]
     log_odds: list[float]
@@ -91,7 +102,8 @@ def read_answers(
 ) -> dict[int, Answers]:
     """Project the hidden [M, H] of `states` and keep what the commit rule needs, by state.
 
-    sampling: how tokens are drawn everywhere, for drafting alone; at temperature 0 they are the best ones.
+    sampling: how tokens are drawn everywhere, for drafting alone, where a filter is not worth its sort; at temperature
+    0 they are the best ones.
     """
     forbidden = torch.tensor(target.spec.forbidden_ids, device=hidden.device)
     rows = _rows_of(packed, states)
@@ -106,7 +118,7 @@ def read_answers(
         if not places:
             return values, log_odds, best, best
         noise = _noise_rows(places[part], logits.device)
-        return values, log_odds, best, draw(logits[: len(noise)], noise, sampling, forbidden)[0]
+        return values, log_odds, best, draw_from_all(logits[: len(noise)], noise, sampling.temperature, forbidden)
 
     columns = [column.tolist() for column in read_logits(target, hidden[rows], read)]
     counts = _counts(packed, states)
@@ -196,10 +208,10 @@ def _draw_rows(
 
 
 def _noise_rows(places: Sequence[_Place], device: torch.device) -> Tensor:
-    """float64 [len(places), V] on `device`, where a position's noise is sent once."""
+    """float64 [len(places), V] on `device`."""
     row_of = {place: row for row, place in enumerate(dict.fromkeys(places))}
-    rows = [noise.rows([position]) for noise, position in row_of if noise is not None]
-    return torch.cat(rows).to(device)[[row_of[place] for place in places]]
+    rows = [noise.rows([position], device) for noise, position in row_of if noise is not None]
+    return torch.cat(rows)[[row_of[place] for place in places]]
 
 
 def read_tables(

@@ -42,7 +42,8 @@ def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 class GumbelNoise:
-    """The noise of one request; keeps the rows of recent positions, since a block's rows are read once a round."""
+    """The noise of one request; keeps the rows of recent positions where they were asked for, since a block's rows are
+    read once a round."""
 
     def __init__(self, seed: int, vocab_size: int, keep_rows: int = 128) -> None:
         self.seed = seed
@@ -50,12 +51,13 @@ class GumbelNoise:
         self.keep_rows = keep_rows
         self._rows: dict[int, Tensor] = {}
 
-    def rows(self, positions: Sequence[int]) -> Tensor:
-        """float64 [len(positions), V] on the CPU."""
+    def rows(self, positions: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
+        """float64 [len(positions), V] on `device`, made on the CPU."""
         for position in positions:
             if position not in self._rows:
-                self._rows[position] = torch.from_numpy(gumbel_row(self.seed, position, self.vocab_size))
-        stacked = torch.stack([self._rows[position] for position in positions])
+                row = torch.from_numpy(gumbel_row(self.seed, position, self.vocab_size))
+                self._rows[position] = row.to(device)
+        stacked = torch.stack([self._rows[position].to(device) for position in positions])
         while len(self._rows) > self.keep_rows:
             del self._rows[next(iter(self._rows))]
         return stacked

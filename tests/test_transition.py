@@ -23,6 +23,7 @@ from spot_infer.transition import (
     Sampling,
     confidence,
     draw,
+    draw_from_all,
     filter_logits,
     ranking_values,
     select_slots,
@@ -222,6 +223,10 @@ def test_a_draw_maximises_the_perturbed_filtered_law(
     assert int(token) == int(np.argmax(perturbed))
     assert int(token) not in forbidden
     assert float(logprob) == pytest.approx(kept[int(token)] - total, abs=1e-9)
+    everything = draw_from_all(
+        torch.tensor([logits]), torch.from_numpy(noise)[None], temperature, torch.tensor(sorted(forbidden)).long()
+    )
+    assert int(everything) == int(np.argmax([z + noise[i] for i, z in enumerate(scaled)]))
 
 
 def chi_square(counts: Tensor, law: Tensor) -> float:
