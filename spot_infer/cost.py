@@ -43,8 +43,8 @@ class CostCurve:
     """Cost of one round of a row: pack, target forward, answers and verification, by number of replicas.
 
     replicas: ascending, the first 1 (the root alone, which is the draft-free round); seconds: one positive cost each,
-    in `unit`. round_extra: what a round of a drafted run costs beyond that, whatever its replicas (the stale table and
-    the graph's bookkeeping); prefill: encoding the prompt; drafter: None where unknown. source: where the figures come
+    in `unit`. round_extra: what a drafted round costs beyond that, whatever its replicas (the stale table and the
+    graph's bookkeeping); prefill: encoding the prompt; drafter: None where unknown. source: where the figures come
     from; machine, target, setup: facts of the measurement (setup: rows, prefix, layout, dtype, threads, clock, spread).
     Raises SpotError where the points make no curve.
     """

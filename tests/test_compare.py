@@ -77,7 +77,9 @@ class IdsExample(Example):
 def test_padding_holds_for_every_drafted_method_of_a_number(pad: bool) -> None:
     examples = [IdsExample(str(i), "", "all", {"ids": one.prompt_ids}) for i, one in enumerate(REQUESTS[:2])]
     task = Task("letters", examples, (), 10, lambda reference, text, allowed: True)
-    plan = Comparison(task, replace(SETTINGS, pad=pad), (3,), curve=load_curve("paper-mbpp"), auto=True)
+    plan = Comparison(
+        task, replace(SETTINGS, pad=pad), (3,), curve=load_curve("cpu-core"), predicted_on=load_curve("paper-mbpp")
+    )
     rows = side_by_side(FakeTarget(strength=0.2), ChainDrafter(), plan, Console(file=io.StringIO()))
     padded = [(row["method"], row["pad"]) for row in rows]
     assert padded == [("draft-free", False), ("chain", pad), ("odds_tree", pad), ("spot", pad), ("spot", False)]

@@ -94,9 +94,10 @@ def compare(
         settings = replace(settings, stop=(*settings.stop, *chosen.stop))
     target = load_recipe_target(values)
     model = form.apply(load_drafter(resolve_path(drafter, Path.cwd())).to(target.device))
-    curve = None if cost_curve is None else load_curve(cost_curve)
-    if "auto" in named and curve is None:
-        curve = machine_curve(target, model, settings)
+    predicted_on = None if cost_curve is None else load_curve(cost_curve)
+    curve = None
+    if "auto" in named:
+        curve = predicted_on or machine_curve(target, model, settings)
     plan = Comparison(
         task=chosen,
         settings=settings,
@@ -105,7 +106,7 @@ def compare(
         floor=values.decode.floor if floor is None else floor_option(floor, values, target),
         allow_code_execution=allow_code_execution,
         curve=curve,
-        auto="auto" in named,
+        predicted_on=predicted_on,
         form=form,
     )
     console = Console()

@@ -42,9 +42,9 @@ CHAIN_BUDGET = 8
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to run: a task, the methods' budgets, and whether code answers may be run. curve: what rows' throughput is
-    predicted on, one forward a row; auto: the drafter also runs with the budget that pays on it; form: what the
-    untrained tree drafts in."""
+    """What to run: a task, the methods' budgets, and whether code answers may be run. curve: where there is one, the
+    drafter also runs with the budget that pays on it; predicted_on: where there is one, rows' throughput is predicted
+    on it, each row by itself; form: what the untrained tree drafts in."""
 
     task: Task
     settings: DecodeSettings
@@ -53,7 +53,7 @@ class Comparison:
     floor: float = 0.0
     allow_code_execution: bool = False
     curve: CostCurve | None = None
-    auto: bool = False
+    predicted_on: CostCurve | None = None
     form: Preset = PRESETS["default"]
 
 
@@ -75,7 +75,7 @@ def side_by_side(target: Target, drafter: Drafter, plan: Comparison, console: Co
     chain = Method("chain", (*plan.budgets, CHAIN_BUDGET)[0], ChainDrafter(plan.settings.rule), **shared)
     trees = [Method("odds_tree", budget, odds, plan.floor, **shared) for budget in plan.budgets]
     spot = [Method("spot", budget, drafter, plan.floor, **shared) for budget in plan.budgets]
-    if plan.auto:
+    if plan.curve is not None:
         spot.append(Method("spot", MOST_STATES, drafter, curve=plan.curve, **{**shared, "pad": False}))
     methods = [Method("draft-free"), chain, *trees, *spot]
     bar = Progress(
@@ -99,11 +99,11 @@ def _row(
     scores = score(plan.task, target, outputs, allowed)
     solved = {index: one for index, one in enumerate(scores.solved) if one is not None}
     row = summarise(run, control, plan.settings, solved, divergences(target, requests, control, run, plan.settings))
-    rounds = decoded_rounds(run, requests, target.spec.block_length)
+    rounds, curve = decoded_rounds(run, requests, target.spec.block_length), plan.predicted_on
     return {
         **row,
-        "predicted": None if plan.curve is None else predict(plan.curve, rounds).throughput_ratio,
-        "predicted_on": None if plan.curve is None else plan.curve.name,
+        "predicted": None if curve is None else predict(curve, rounds).throughput_ratio,
+        "predicted_on": None if curve is None else curve.name,
         "task": plan.task.name,
         "code_execution": guarantees() if allowed and plan.task.runs_code else None,
         "unscored": scores.unscored,

@@ -119,7 +119,7 @@ def decoded_rounds(run: MethodRun, requests: Sequence[Request], block_length: in
 
 def predict(curve: CostCurve, rounds: Rounds) -> Prediction:
     """The time of the drafted run and of its draft-free control on the machine of `curve`. A block that the prompt's
-    forward opens takes there what a second replica takes in any other."""
+    forward opens takes there what a second replica takes in any other; a stale table is read for a proposal alone."""
     prefill = curve.prefill * rounds.prefills
     opening = (curve.cost(2) - curve.cost(1)) * rounds.opened
     forwards = sum(count * curve.cost(replicas) for replicas, count in rounds.sizes.items())
@@ -127,7 +127,7 @@ def predict(curve: CostCurve, rounds: Rounds) -> Prediction:
     return Prediction(
         draft_free=prefill + rounds.draft_free_nfe * curve.cost(1),
         prefill=prefill,
-        rounds=forwards + opening + curve.round_extra * (rounds.nfe + rounds.opened),
+        rounds=forwards + opening + curve.round_extra * rounds.proposals,
         drafter=drafter.total(rounds.proposals, rounds.calls, rounds.states_scored) if drafter else 0.0,
     )
 
