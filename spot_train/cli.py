@@ -106,7 +106,7 @@ def fit(
     from spot_train.fit.fit import fit as run
     from spot_train.fit.step_windows import ShardWindows
     from spot_train.provenance import append_provenance
-    from spot_train.shards.copy import without_secrets
+    from spot_train.shards.shown import without_secrets
 
     checkpoint = run(
         values.fit,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spot_infer.atomic import write_json
+from spot_train.shards.shown import without_secrets
 
 if TYPE_CHECKING:
     import torch
@@ -57,8 +58,12 @@ def weights_hash(model: torch.nn.Module) -> str:
 
 
 def provenance() -> dict[str, Any]:
-    """argv, the package's git revision if it runs from a checkout, and library versions."""
-    return {"argv": sys.argv, "git": git_revision(Path(__file__).parent), "versions": library_versions()}
+    """argv without secrets of URLs, the package's git revision if it runs from a checkout, and library versions."""
+    return {
+        "argv": list(map(without_secrets, sys.argv)),
+        "git": git_revision(Path(__file__).parent),
+        "versions": library_versions(),
+    }
 
 
 def append_provenance(folder: Path, run: Mapping[str, Any]) -> None:

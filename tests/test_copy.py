@@ -15,8 +15,9 @@ from test_shards import SHARED, make_set
 
 from spot_infer.errors import SpotError
 from spot_train.cli import run
-from spot_train.shards.copy import Place, copy_set, read_manifest, without_secrets
+from spot_train.shards.copy import Place, copy_set, read_manifest
 from spot_train.shards.fetch import fetch
+from spot_train.shards.shown import quoted, without_secrets
 from spot_train.shards.store import MANIFEST, open_shards, verify_shards
 
 STORE = "memory://bucket/set"
@@ -195,6 +196,11 @@ def test_what_is_written_down_of_a_url_holds_no_secret() -> None:
     assert without_secrets("https://user:word@host/set?token=1") == "https://host/set"
     assert without_secrets("s3://bucket/set") == "s3://bucket/set"
     assert without_secrets("set?2") == "set?2"
+    assert without_secrets("ftp://user:wo@rd@host/set") == "ftp://host/set"
+    url = "https://user:word@host/set?token=1"
+    for said in (f"no {url}", "500, url='https://host/set?token=1/manifest.json'", "user:word@host says no"):
+        assert "word" not in quoted(OSError(said), url) and "token" not in quoted(OSError(said), url)
+    assert quoted(OSError("404 at s3://b/set"), "s3://b/set") == "404 at s3://b/set"
     place = Place("memory://user:word@host/set?token=1")
     with pytest.raises(SpotError) as refused:
         read_manifest(place)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from collecting import folder_bytes
@@ -13,6 +15,7 @@ from spot_train.cli import run
 from spot_train.output_lock import LOCK, output_lock, process_name
 from spot_train.shards.merge import merge
 from spot_train.shards.report import verify
+from spot_train.shards.store import MANIFEST
 
 
 @pytest.fixture
@@ -56,6 +59,33 @@ def test_what_a_killed_merge_left_is_no_set(sets: list[Path], tmp_path: Path) ->
     assert not list(out.glob("*.partial"))
     merge(sets, tmp_path / "alone")
     assert folder_bytes(out) == folder_bytes(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("moved", range(5))
+def test_a_merge_killed_while_it_moves_its_shards_is_begun_again(sets: list[Path], tmp_path: Path, moved: int) -> None:
+    """`moved`: of three shards, provenance and manifest."""
+    out, left, rename = tmp_path / "out", [moved], os.rename
+
+    def killed(source: Path, target: Path) -> None:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        rename(source, target)
+
+    with patch("spot_train.shards.new_set.os.rename", killed), pytest.raises(KeyboardInterrupt):
+        merge(sets, out)
+    assert not (out / MANIFEST).exists()
+    merge(sets, out)
+    merge(sets, tmp_path / "alone")
+    assert folder_bytes(out) == folder_bytes(tmp_path / "alone")
+
+
+def test_shards_without_a_manifest_are_kept_where_no_merge_left_them(sets: list[Path], tmp_path: Path) -> None:
+    (sets[0] / MANIFEST).unlink()
+    before = folder_bytes(sets[0])
+    with pytest.raises(SpotError, match="already exists"):
+        merge(sets[1:], sets[0])
+    assert folder_bytes(sets[0]) == before
 
 
 def test_a_folder_that_another_command_writes_is_refused(sets: list[Path], tmp_path: Path) -> None:

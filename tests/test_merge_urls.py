@@ -13,7 +13,7 @@ from test_shards import make_set
 
 from spot_infer.errors import SpotError
 from spot_train.cli import run
-from spot_train.shards.claim import WRITER
+from spot_train.shards.claim import WRITER, Claim
 from spot_train.shards.copy import Place, copy_set
 from spot_train.shards.merge import merge
 from spot_train.shards.report import verify
@@ -108,6 +108,24 @@ def test_a_merge_that_lost_its_claim_writes_no_manifest(
         merge((ONE, TWO), OUT)
     assert store.cat(f"/bucket/out/{WRITER}") == b"another"
     assert not store.exists(f"/bucket/out/{MANIFEST}")
+
+
+def test_a_set_that_another_merge_finished_meanwhile_stays(
+    sets: list[Path], store: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Claim.take
+
+    def take(self: Claim, take_over: str | None) -> None:
+        monkeypatch.setattr(Claim, "take", whole)
+        merge((ONE,), OUT)
+        self.take(take_over)
+
+    monkeypatch.setattr(Claim, "take", take)
+    with pytest.raises(SpotError, match="already exists"):
+        merge((ONE, TWO), OUT)
+    assert not store.exists(f"/bucket/out/{WRITER}")
+    monkeypatch.undo()
+    assert verify([OUT]).problems == ()
 
 
 def test_damage_behind_a_url_is_named_and_nothing_is_merged(

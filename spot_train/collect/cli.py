@@ -113,7 +113,7 @@ def collect(
 def _bucket(url: str, cache: Path | None, view: CollectView, several: bool) -> Bucket:
     """What `--out` and `--cache` name, where `--out` is a URL."""
     from spot_train.collect.bucket import Bucket
-    from spot_train.shards.copy import without_secrets
+    from spot_train.shards.shown import without_secrets
 
     if cache is None:
         raise SpotError(

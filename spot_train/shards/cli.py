@@ -40,10 +40,11 @@ def verify(paths: SetArguments) -> None:
     """Compare every file with its checksum, every array with the schema, and look for duplicates."""
     from spot_train.shards.copy import lasting
     from spot_train.shards.report import verify as check
+    from spot_train.shards.shown import without_secrets
 
     verdict = check([lasting(path) for path in paths])
     if not verdict.problems:
-        typer.echo(f"{', '.join(paths)}: {verdict.sentence()}")
+        typer.echo(f"{', '.join(map(without_secrets, paths))}: {verdict.sentence()}")
         return
     if len(verdict.problems) > 1:
         for problem in verdict.problems:

@@ -7,7 +7,6 @@ and the next one goes on with it. Decodes nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from spot_infer.atomic import write_file
 from spot_infer.errors import SpotError
 from spot_train.output_lock import output_lock
 from spot_train.shards.files import Damaged, check_file, parse_attributes
+from spot_train.shards.shown import quoted, without_secrets
 from spot_train.shards.store import MANIFEST, differing_field, parse_manifest
 
 ROOT = "zarr.json"
@@ -61,7 +61,7 @@ class Place:
             self.files, root = fsspec.core.url_to_fs(name)
         except Exception as error:  # whatever its protocol's library raises
             raise SpotError(
-                f"{self.name} can't be opened ({error}); install what its protocol needs or use another"
+                f"{self.name} can't be opened ({quoted(error, name)}); install what its protocol needs or use another"
             ) from None
         self.root = str(root).rstrip("/")
 
@@ -72,7 +72,7 @@ class Place:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except Exception as error:  # whatever its protocol's library raises
-            raise Unreachable(f"{self.name}/{file} can't be read ({error}); check the place and your access") from error
+            raise self._unreachable(file, "read", error) from error
 
     def size(self, file: str) -> int | None:
         """A file's bytes; None where there is none."""
@@ -88,7 +88,7 @@ class Place:
         except FileNotFoundError:
             return []
         except Exception as error:  # whatever its protocol's library raises
-            raise Unreachable(f"{self.name}/{folder} can't be listed ({error}); check your access") from error
+            raise self._unreachable(folder, "listed", error) from error
         return sorted(str(path).removeprefix(f"{self.root}/") for path in found)
 
     def write(self, file: str, data: bytes) -> None:
@@ -101,14 +101,18 @@ class Place:
         try:
             self.files.pipe_file(f"{self.root}/{file}", data)
         except Exception as error:  # whatever its protocol's library raises
-            raise Unreachable(f"{self.name}/{file} can't be written ({error}); check your access") from error
+            raise self._unreachable(file, "written", error) from error
 
     def remove(self, file: str) -> None:
         """Remove a file that is there."""
         try:
             self.files.rm_file(f"{self.root}/{file}")
         except Exception as error:  # whatever its protocol's library raises
-            raise Unreachable(f"{self.name}/{file} can't be removed ({error}); check your access") from error
+            raise self._unreachable(file, "removed", error) from error
+
+    def _unreachable(self, file: str, done: str, error: Exception) -> Unreachable:
+        said = quoted(error, self.url)
+        return Unreachable(f"{self.name}/{file} can't be {done} ({said}); check the place and your access")
 
     def alone(self) -> AbstractContextManager[Any]:
         """The folder's lock; stores have none."""
@@ -119,11 +123,6 @@ class Place:
         if self.local is not None and other.local is not None:
             return other.local.resolve().is_relative_to(self.local.resolve())
         return self.files == other.files and f"{other.root}/".startswith(f"{self.root}/")
-
-
-def without_secrets(url: str) -> str:
-    """A URL to write down: without user, password and query."""
-    return re.sub(r"(?<=://)[^/@]*@", "", url).split("?", 1)[0] if "://" in url else url
 
 
 def copy_set(source: str, target: str) -> Copied:
@@ -162,7 +161,10 @@ def copy_shards(here: Place, there: Place, shards: Mapping[str, Mapping[str, Any
 def lasting(name: str) -> str:
     """The name of a place that a command may be given. Raises SpotError for one that ends with the command."""
     if name.startswith("memory://"):
-        raise SpotError(f"{name} lies in this command's own memory, which ends with it; give a folder or a store's URL")
+        raise SpotError(
+            f"{without_secrets(name)} lies in this command's own memory, which ends with it; give a folder or a "
+            "store's URL"
+        )
     return name
 
 
@@ -183,11 +185,12 @@ def find_manifest(here: Place) -> tuple[bytes, dict[str, Any]] | None:
 
 @contextmanager
 def damage_of(place: Place) -> Iterator[None]:
-    """Of a set behind a URL, damage is repaired by copying it there again."""
+    """Damage names the set; of one behind a URL it is repaired by copying it there again."""
     try:
         yield
     except Damaged as error:
-        raise error if place.local is not None else Damaged(error.what, COPY_AGAIN) from None
+        what = error.what if error.what.startswith(place.name) else f"{place.name}: {error.what}"
+        raise Damaged(what, error.repair if place.local is not None else COPY_AGAIN) from None
 
 
 def _refuse_another(there: Place, manifest: dict[str, Any]) -> None:

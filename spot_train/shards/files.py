@@ -44,7 +44,7 @@ class Damaged(SpotError):
 
     def __init__(self, what: str, repair: str = REPAIR) -> None:
         super().__init__(what, repair)
-        self.what = what
+        self.what, self.repair = what, repair
 
     def __str__(self) -> str:
         return "; ".join(self.args)

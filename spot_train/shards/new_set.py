@@ -20,6 +20,8 @@ from spot_train.shards.claim import Claim, new_mark
 from spot_train.shards.copy import Place, copy_shards
 from spot_train.shards.store import MANIFEST
 
+UNFINISHED = "merge.unfinished"
+"""Lies in a folder while shards are moved into it."""
 Finished = Callable[[str, Mapping[str, Any]], None]
 """Told the name and attributes of each shard once it is written. Raises SpotError where another job took over."""
 
@@ -27,7 +29,7 @@ Finished = Callable[[str, Mapping[str, Any]], None]
 def refuse_existing(there: Place) -> None:
     """Raise SpotError where `there` is no place for a new set; what a killed job left in a folder does not count."""
     if there.read(MANIFEST) is not None if there.local is None else _taken(there.local):
-        raise SpotError(f"--out {there.name} already exists; merge writes a new set")
+        raise SpotError(f"--out {there.name} already exists; merge writes a new set, name another place")
 
 
 @contextmanager
@@ -49,18 +51,20 @@ def _in_folder(
     folder = there.local
     with output_lock(folder, take_over=take_over) as lock, full_disk_named(folder):
         refuse_existing(there)
-        remove_partials(folder)
+        _remove_unfinished(folder)
         with TemporaryDirectory(suffix=PARTIAL, dir=folder) as scratch:
             place = Path(scratch)
             yield place, lambda name, attributes: lock.check()
             if before_rename is not None:
                 before_rename()
             lock.check()
+            (folder / UNFINISHED).touch()
             for file in sorted(place.iterdir(), key=lambda path: path.name == MANIFEST):
                 if file.name == MANIFEST:
                     sync_folder(folder)
                 os.rename(file, folder / file.name)
             sync_folder(folder)
+            (folder / UNFINISHED).unlink()
 
 
 @contextmanager
@@ -68,6 +72,7 @@ def _behind(there: Place, take_over: str | None) -> Iterator[tuple[Path, Finishe
     claim = Claim(there, new_mark())
     claim.take(take_over)
     try:
+        refuse_existing(there)
         with TemporaryDirectory(prefix="spot-merge-") as scratch:
             place = Path(scratch)
 
@@ -87,4 +92,16 @@ def _behind(there: Place, take_over: str | None) -> Iterator[tuple[Path, Finishe
 def _taken(folder: Path) -> bool:
     if not folder.is_dir():
         return folder.exists()
+    if (folder / UNFINISHED).exists() and not (folder / MANIFEST).exists():
+        return False
     return any(path.name != LOCK and path.suffix != PARTIAL for path in folder.iterdir())
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Delete what a killed job left, the note that it was at work last."""
+    remove_partials(folder)
+    for path in sorted(folder.iterdir(), key=lambda path: path.name == UNFINISHED):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()

@@ -26,6 +26,7 @@ from spot_train.shards.files import (
     shard_bytes,
     write_shard,
 )
+from spot_train.shards.shown import without_secrets
 from spot_train.trajectory import Trajectory
 
 __all__ = [
@@ -168,7 +169,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         if folder.parts[:1] and folder.parts[0].endswith(":"):
-            url = str(folder).replace(":/", "://", 1)
+            url = without_secrets(str(folder).replace(":/", "://", 1))
             raise SpotError(f"{url} is a URL; copy the set with `spot-train shards copy` and give the folder") from None
         if not folder.is_dir():
             raise SpotError(f"{folder} is not a folder; give the --out of a `spot-train collect` run") from None
@@ -187,7 +188,10 @@ def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
         sound = manifest["format"] == MANIFEST_FORMAT and isinstance(manifest["format_version"], int)
         needed = {"attributes": dict, "recipe": dict, "prompts": dict, "leases": int, "shards": dict}
         sound = sound and all(isinstance(manifest[key], kind) for key, kind in needed.items())
-        sound = sound and all(isinstance(record["sha256"], str) for record in manifest["shards"].values())
+        sound = sound and all(
+            isinstance(record["sha256"], str) and isinstance(record["counts"], dict)
+            for record in manifest["shards"].values()
+        )
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound:
