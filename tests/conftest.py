@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import fsspec
 import pytest
 import torch
 from collecting import collect_fake, write_prompts
@@ -84,3 +86,21 @@ def no_waiting_for_the_disk() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first, so that no process is left alone with one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+@pytest.fixture
+def store() -> Iterator[fsspec.AbstractFileSystem]:
+    """The memory store, whose /bucket is empty in the end."""
+    files = fsspec.filesystem("memory")
+    yield files
+    files.rm("/bucket", recursive=True) if files.exists("/bucket") else None
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where copies of single shards lie, which must be empty in the end."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield folder
+    assert not list(folder.iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from spot_train.shards.claim import WRITER
 from spot_train.shards.copy import Place, Unreachable, copy_set
 from spot_train.shards.store import MANIFEST, shard_name, verify_shards
 
+pytestmark = pytest.mark.usefixtures("store")
+
 URL = "memory://bucket/collected"
 
 
@@ -29,13 +30,6 @@ class Silent:
         """Nothing to do."""
 
     fitting = advanced = started
-
-
-@pytest.fixture(autouse=True)
-def store() -> Iterator[fsspec.AbstractFileSystem]:
-    files = fsspec.filesystem("memory")
-    yield files
-    files.rm("/bucket", recursive=True) if files.exists("/bucket") else None
 
 
 @pytest.fixture(scope="module")

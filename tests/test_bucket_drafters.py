@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,14 +17,9 @@ from spot_train.collect.drafters import DRAFTERS, drafter_folder
 from spot_train.shards.copy import Place
 from spot_train.shards.store import MANIFEST, shard_name
 
+pytestmark = pytest.mark.usefixtures("store")
+
 FILES = ["README.md", "config.json", "golden.safetensors", "model.safetensors"]
-
-
-@pytest.fixture(autouse=True)
-def store() -> Iterator[fsspec.AbstractFileSystem]:
-    files = fsspec.filesystem("memory")
-    yield files
-    files.rm("/bucket", recursive=True) if files.exists("/bucket") else None
 
 
 class Fits(Silent):

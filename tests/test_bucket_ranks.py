@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,14 +19,9 @@ from spot_train.output_lock import output_lock
 from spot_train.shards.claim import WRITER
 from spot_train.shards.copy import Place, copy_set
 
+pytestmark = pytest.mark.usefixtures("store")
+
 WORLD = 3
-
-
-@pytest.fixture(autouse=True)
-def store() -> Iterator[fsspec.AbstractFileSystem]:
-    files = fsspec.filesystem("memory")
-    yield files
-    files.rm("/bucket", recursive=True) if files.exists("/bucket") else None
 
 
 @pytest.fixture(scope="module")

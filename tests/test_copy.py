@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,19 +19,14 @@ from spot_train.shards.fetch import fetch
 from spot_train.shards.shown import quoted, without_secrets
 from spot_train.shards.store import MANIFEST, open_shards, verify_shards
 
+pytestmark = pytest.mark.usefixtures("store")
+
 STORE = "memory://bucket/set"
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_set(tmp_path_factory.mktemp("copy") / "set")
-
-
-@pytest.fixture(autouse=True)
-def store() -> Iterator[fsspec.AbstractFileSystem]:
-    files = fsspec.filesystem("memory")
-    yield files
-    files.rm("/bucket", recursive=True) if files.exists("/bucket") else None
 
 
 def test_there_and_back(shards: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -19,19 +17,9 @@ from spot_train.shards.merge import merge
 from spot_train.shards.report import verify
 from spot_train.shards.store import MANIFEST, shard_name
 
+pytestmark = pytest.mark.usefixtures("store", "scratch")
+
 ONE, TWO, OUT = (f"memory://bucket/{name}" for name in ("one", "two", "out"))
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fsspec.AbstractFileSystem]:
-    """The memory store; copies of single shards lie in a folder that must be empty in the end."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    files = fsspec.filesystem("memory")
-    yield files
-    assert not list(scratch.iterdir())
-    files.rm("/bucket", recursive=True) if files.exists("/bucket") else None
 
 
 @pytest.fixture

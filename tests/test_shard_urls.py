@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -19,6 +17,8 @@ from spot_train.shards.sample import headline, sample
 from spot_train.shards.source import open_source
 from spot_train.shards.store import shard_name
 
+pytestmark = pytest.mark.usefixtures("store", "scratch")
+
 URL = "memory://bucket/set"
 
 
@@ -29,18 +29,6 @@ class Gone(MemoryFileSystem):
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **given: object) -> bytes:
         raise ConnectionError("no route to host")
-
-
-@pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[fsspec.AbstractFileSystem]:
-    """The memory store; copies of single shards lie in a folder that must be empty in the end."""
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    files = fsspec.filesystem("memory")
-    yield files
-    assert not list(scratch.iterdir())
-    files.rm("/bucket", recursive=True) if files.exists("/bucket") else None
 
 
 @pytest.fixture
