@@ -136,6 +136,8 @@ def test_allocation_prints_auto_beside_the_grids_best(folder: Path, capsys: pyte
     for wrong in (command[:1] + command[3:], [*command, "--recipe", "x.yaml"], [*command, "--set", "fit.epochs=1"]):
         assert train_cli.run(wrong) == 2
     assert "without --recipe" in capsys.readouterr().err
+    assert train_cli.run([*command[:1], *command[3:], "--recipe", "builtin:recipes/tiny.yaml", "--split", "all"]) == 2
+    assert "--split is given without --data" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -168,9 +168,11 @@ def test_missing_pieces_are_named(tmp_path: Path) -> None:
     (folder / "manifest.json").unlink()
     with pytest.raises(SpotError, match=r"shards but no manifest\.json"):
         open_shards(folder)
-    (folder / "manifest.json").write_bytes(manifest[:-20])
-    with pytest.raises(SpotError, match=r"manifest\.json is damaged"):
-        open_shards(folder)
+    lacking = [manifest.replace(f'"{key}"'.encode(), b'"other"') for key in ("sampling", "target", "counts", "sha256")]
+    for damaged in (manifest[:-20], *lacking, manifest.replace(b'"heldout": ', b'"heldout": "no", "x": ')):
+        (folder / "manifest.json").write_bytes(damaged)
+        with pytest.raises(SpotError, match=r"manifest\.json is damaged"):
+            open_shards(folder)
     (folder / "manifest.json").write_bytes(manifest.replace(b'"format_version": 1', b'"format_version": 7'))
     with pytest.raises(SpotError, match="format version 7"):
         open_shards(folder)

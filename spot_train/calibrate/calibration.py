@@ -21,6 +21,7 @@ from spot_infer.transition import CommitRule
 from spot_train.prompts import Prompt, PromptReport, load_prompts
 from spot_train.provenance import library_versions
 from spot_train.recipe.recipe import PromptSource, Recipe
+from spot_train.shards.shown import without_secrets
 
 FORMAT = "spot-calibration"
 FORMAT_VERSION = 1
@@ -77,7 +78,7 @@ def write_calibration(
         "data": data,
         "values": values,
         "measured": measured,
-        "command": " ".join(["spot-train", *sys.argv[1:]]),
+        "command": " ".join(["spot-train", *map(without_secrets, sys.argv[1:])]),
         "versions": library_versions(),
     }
     write_json(path, record)

@@ -100,10 +100,12 @@ def _row(
     solved = {index: one for index, one in enumerate(scores.solved) if one is not None}
     row = summarise(run, control, plan.settings, solved, divergences(target, requests, control, run, plan.settings))
     rounds, curve = decoded_rounds(run, requests, target.spec.block_length), plan.predicted_on
+    if run.method.curve is not None and plan.settings.batch_size > 1:
+        curve = None  # its budgets are those of rows that share forwards
     return {
         **row,
         "predicted": None if curve is None else predict(curve, rounds).throughput_ratio,
-        "predicted_on": None if curve is None else curve.name,
+        "predicted_on": None if plan.predicted_on is None else plan.predicted_on.name,
         "task": plan.task.name,
         "code_execution": guarantees() if allowed and plan.task.runs_code else None,
         "unscored": scores.unscored,
@@ -141,7 +143,8 @@ def print_rows(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     )
     if curve := control.get("predicted_on"):
         console.print(
-            f"Predicted is throughput over draft-free's on the cost curve {curve}, each prompt decoded by itself.",
+            f"Predicted is throughput over draft-free's on the cost curve {curve}, each prompt decoded by itself: none "
+            "of auto's in batches.",
             soft_wrap=True,
             highlight=False,
         )
@@ -187,7 +190,7 @@ def render(rows: Sequence[dict[str, Any]]) -> Table:
             f"{row['reduction']:.2f}x",
             f"{row['accepted']:.2f}",
             f"{row['throughput_ratio']:.2f}x",
-            *([f"{row['predicted']:.2f}x"] if curve else []),
+            *(["-" if row["predicted"] is None else f"{row['predicted']:.2f}x"] if curve else []),
             "-" if row["accuracy"] is None else f"{row['accuracy']:.2f}",
             "-" if row["identical"] is None else f"{row['identical']}/{row['n']}",
         )

@@ -29,7 +29,9 @@ def allocation(
     curve: Annotated[
         list[str] | None, typer.Option("--curve", help="File of profile, or a named curve. Repeatable; default all.")
     ] = None,
-    split: Annotated[str, typer.Option(help="Of --data: heldout, train or all.")] = "heldout",
+    split: Annotated[
+        str | None, typer.Option(help="Of --data: heldout, train or all; default heldout.", show_default=False)
+    ] = None,
     prompts: Annotated[int | None, typer.Option(min=2, help="Most of them; default all.")] = None,
     budget: Annotated[list[int] | None, typer.Option("--budget", min=1, help="Of the grid. Repeatable.")] = None,
     floor: Annotated[list[float] | None, typer.Option("--floor", min=0, max=1, help="Of the grid. Repeatable.")] = None,
@@ -53,7 +55,9 @@ def allocation(
         raise SpotError("give either --data, a set to replay, or --recipe, whose prompts are decoded")
     if set_ and recipe is None:
         raise SpotError("--set is given without --recipe, whose keys it sets")
-    chosen = named_split(split)
+    if split and data is None:
+        raise SpotError("--split is given without --data, whose trajectories it chooses from")
+    chosen = named_split(split or "heldout")
     curves = [load_curve(name) for name in curve or NAMED_CURVES]
     order = load_drafter(resolve_path(drafter, Path.cwd()))
     if data is not None:

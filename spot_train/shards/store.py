@@ -188,11 +188,12 @@ def parse_manifest(data: bytes, file: str) -> dict[str, Any]:
         sound = manifest["format"] == MANIFEST_FORMAT and isinstance(manifest["format_version"], int)
         needed = {"attributes": dict, "recipe": dict, "prompts": dict, "leases": int, "shards": dict}
         sound = sound and all(isinstance(manifest[key], kind) for key, kind in needed.items())
+        sound = sound and all(isinstance(manifest["attributes"][key], dict) for key in ("target", "sampling"))
         sound = sound and all(
-            isinstance(record["sha256"], str) and isinstance(record["counts"], dict)
+            isinstance(record["sha256"], str) and all(isinstance(one, int) for one in record["counts"].values())
             for record in manifest["shards"].values()
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
         raise Damaged(f"{file} is damaged")
