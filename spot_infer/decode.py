@@ -193,8 +193,7 @@ def _open(
     laid = [lay_out((), row.state, DraftGraph(), row.draft_end, spec.vocab_size) for row in new]
     for row in new:
         row.stats.positions += spec.block_length
-    rounds = _advance(target, cache, new, [None] * len(new), Forward(packed, hidden, laid), settings, drafter, record)
-    return [replace(round_, replicas=0) for round_ in rounds]
+    return _advance(target, cache, new, [None] * len(new), Forward(packed, hidden, laid), settings, drafter, record)
 
 
 def _release(cache: PrefixCache, rows: list[Row], rounds: Mapping[int, Round]) -> None:
@@ -356,16 +355,16 @@ def _advance(
     rounds: list[Round] = []
     reads: list[list[int]] = []
     for index, (row, laid) in enumerate(zip(rows, forward.laid, strict=True)):
+        held = 0 if packed.encodes_prompts else len(laid.replicas)
         if not laid.of_node:
-            rounds.append(Round(row.request, row.unwritten[-1], None, (), (), replicas=len(laid.replicas)))
+            rounds.append(Round(row.request, row.unwritten[-1], None, (), (), replicas=held))
             reads.append([])
             row.stats.cache_writes += 1
             _promote(cache, index, row, packed, range(len(laid.replicas)))
             continue
         root, (steps, nodes) = row.state, walks[index]
         steps, final, result = row.apply(target, steps, settings)
-        own = Round(row.request, root, graphs[index], tuple(steps), (), final, result, replicas=len(laid.replicas))
-        rounds.append(own)
+        rounds.append(Round(row.request, root, graphs[index], tuple(steps), (), final, result, replicas=held))
         passed = [replica for node in nodes[: len(steps)] if (replica := laid.of_node[node]) is not None]
         if result is None:
             _promote(cache, index, row, packed, lineage(laid.replicas, passed[-1])[:-1])

@@ -73,7 +73,7 @@ def first_divergence(
         return Divergence(step, "order", control[step], other[step], float(abs(values[0] - values[1])), odds, largest)
     scores = logits[0].double()
     if sampling.temperature > 0:
-        noise = GumbelNoise(request.seed, target.spec.vocab_size).rows([first.position])[0].to(scores.device)
+        noise = GumbelNoise(request.seed, target.spec.vocab_size).rows([first.position], scores.device)[0]
         scores = scores / sampling.temperature + noise
     gap = float(abs(scores[first.token] - scores[second.token]))
     return Divergence(step, "token", control[step], other[step], gap, odds, largest)

@@ -17,8 +17,10 @@ from slow_decoder import fake_full_logits
 from test_replay import order_drafter
 
 from spot_infer.ahead import REPLICAS, completed, make_room
+from spot_infer.allocate import Pace
 from spot_infer.api import encode_prompt
 from spot_infer.blocks import BlockState, Commit
+from spot_infer.cost import CostCurve
 from spot_infer.decode import decode
 from spot_infer.draft import Query, search
 from spot_infer.drafters import ChainDrafter, OddsTreeDrafter, OrderDrafter
@@ -280,6 +282,33 @@ def test_running_on_saves_forwards_and_changes_no_token() -> None:
     assert tokens == plain
     assert none == 0 and some > 4
     assert nfe < 0.95 * plain_nfe
+
+
+@pytest.mark.parametrize("price", [0.0, 9.0])
+def test_looking_ahead_has_a_price_on_a_curve_alone(price: float) -> None:
+    """Too dear, a forward holds the next block behind no guess but a drafted one."""
+    target, requests = (
+        FakeTarget(seed=3, block_length=L, stop_ids=(), strength=4.0),
+        [Request((1, 2, 3)), Request((3,))],
+    )
+    curve = CostCurve("flat", (1, 2), (1.0, 1.0))
+    asked: list[int] = []
+    with (
+        patch("spot_infer.ahead.LEAST_SURE", 0.0),
+        patch.object(Pace, "price", lambda pace, replicas, more: asked.append(more) or price),
+        patch("spot_infer.decode.lay_out", wraps=lay_out) as laid,
+    ):
+        list(decode(target, requests, DecodeSettings(24, budget=12, batch_size=2), OddsTreeDrafter()))
+        assert not asked
+        laid.reset_mock()
+        list(decode(target, requests, DecodeSettings(24, budget=12, batch_size=2, curve=curve), OddsTreeDrafter()))
+    undrafted = []
+    for _, root, graph, _, _, guess in (call.args for call in laid.call_args_list if len(call.args) > 5):
+        if guess is not None:
+            commits = frozenset(Commit(root.start + slot, guess.tokens[slot]) for slot in root.masked_slots)
+            undrafted.append(commits not in graph.commits)
+    assert set(asked) == {REPLICAS} and undrafted
+    assert any(undrafted) is (price == 0)
 
 
 def _beyond(round_: Round) -> int:

@@ -124,6 +124,7 @@ def test_a_state_beyond_the_block_stands_on_what_fills_it() -> None:
     first = frozenset((Commit(L - 1, 1),))
     filled = graph.add(0, first, 0.9)
     graph.add(filled, first | {Commit(L, 1)}, 0.8)
+    assert pace_of(CostCurve("line", (1, 3), (1.0, 2.0)), 30, 10.0).price(3, 2) == pytest.approx(3 * (3.0 - 2.0))
     for flat, kept in ((2, 0), (3, 1), (4, 2)):
         curve = CostCurve("steps", (1, flat, flat + 1), (1.0, 1.0, 99.0), "c1")
         (trimmed,) = allocate([pace_of(curve, 30, 10.0)], [context(1, completes=True)], [graph])

@@ -86,7 +86,9 @@ def test_a_decoded_run_is_priced_at_what_it_took(seed: int, name: str, budget: i
     control, run = run_methods(target, prompts, methods, FREE)
     predicted = predict(curve, decoded_rounds(run, prompts, 8))
     assert time.now == pytest.approx(predicted.draft_free + predicted.drafted)
-    free = predict(curve, decoded_rounds(control, prompts, 8))
+    dearer = predict(replace(curve, round_extra=0.5), decoded_rounds(run, prompts, 8))
+    assert dearer.drafted == pytest.approx(predicted.drafted + 0.5 * run.proposals.total())
+    free = predict(replace(curve, round_extra=0.5), decoded_rounds(control, prompts, 8))
     assert free.drafted == pytest.approx(free.draft_free) == pytest.approx(predicted.draft_free)
 
 

@@ -19,7 +19,7 @@ from spot_train.bench.recorded import Recorded, generated, recorded
 from spot_train.bench.score_memory import ScoreMemory
 from spot_train.bench.spread import ratio_spread, speed_spread
 from spot_train.compare.compare import Method, MethodRun, divergences, run_methods, summarise
-from spot_train.cost.simulate import Rounds, decoded_rounds, predict, rounds_of
+from spot_train.cost.simulate import predict, predicted_ratio, rounds_of
 from spot_train.methods import DrafterSources, beside_preset, make_drafter
 from spot_train.replay.replay import draft_free, replay
 from spot_train.replay.run import replay_figures
@@ -87,7 +87,9 @@ def _replayed(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell
             )
         figures = replay_figures(results, materials.block_length(condition))
         rounds = rounds_of(results, control.trajectories, 1 + one.budget if loop["pad"] else 1)
-        figures["measures"] = _predicted(rounds)
+        figures["measures"] = {
+            f"throughput_{name}": predict(load_curve(name), rounds).throughput_ratio for name in PREDICTED
+        }
         spread = ratio_spread([each.draft_free_nfe for each in results], [each.nfe for each in results])
         figures["spread"] = {"reduction": spread} if spread else {}
         if drafter is None:
@@ -121,7 +123,10 @@ def _decoded(materials: Materials, group: CellGroup) -> list[tuple[Wanted, Cell]
         figures = _real_figures(materials, target, run, runs[0], settings, differing)
         if figures["identical"] is None:
             figures["divergences"] = None
-        figures["measures"] = _predicted(decoded_rounds(run, requests, target.spec.block_length))
+        sizes = settings.batch_size, target.spec.block_length
+        figures["measures"] = {
+            f"throughput_{name}": predicted_ratio(load_curve(name), run, requests, *sizes) for name in PREDICTED
+        }
         if condition.tables:
             figures["measures"] |= committed_measures(run.steps, run.tables, target.spec.block_length)
         stamp = _stamp(materials, group, one) | {"pad": loop["pad"]}
@@ -154,10 +159,6 @@ def _real_figures(
         "spread": {name: interval for name, interval in spread.items() if interval is not None},
         "per_prompt": PerPrompt(nfe=nfe, draft_free_nfe=control_nfe, solved=list(scores.solved)),
     }
-
-
-def _predicted(rounds: Rounds) -> dict[str, float]:
-    return {f"throughput_{name}": predict(load_curve(name), rounds).throughput_ratio for name in PREDICTED}
 
 
 def _batch_tokens(run: MethodRun) -> list[int]:

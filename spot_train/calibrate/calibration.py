@@ -15,7 +15,9 @@ from typing import Any, Literal
 
 from spot_infer.atomic import write_json
 from spot_infer.errors import SpotError
+from spot_infer.noise import request_seed
 from spot_infer.packaged import local_path
+from spot_infer.requests import Request
 from spot_infer.targets.protocol import Target
 from spot_infer.transition import CommitRule
 from spot_train.prompts import Prompt, PromptReport, load_prompts
@@ -55,6 +57,21 @@ def calibration_prompts(recipe: Recipe, target: Target) -> tuple[list[Prompt], P
             "calibrate.sources, or lower calibrate.prompts and calibrate.heldout"
         )
     return usable[:wanted], report
+
+
+def calibration_requests(recipe: Recipe, target: Target) -> tuple[list[Request], dict[str, Any]]:
+    """The recipe's calibration prompts, both halves, and what the file records of them: how many rows were skipped and
+    why (`evaluation` counts those that an evaluation split holds)."""
+    prompts, report = calibration_prompts(recipe, target)
+    seed = recipe.collect.seed
+    sources = recipe.calibrate.sources or recipe.prompts.sources
+    data = {
+        "sources": [one.path_or_id for one in sources],
+        "prompts": len(prompts),
+        "skipped": report.skipped,
+        "max_new_tokens": recipe.collect.max_new_tokens,
+    }
+    return [Request(one.prompt_ids, request_seed(seed, one.prompt_ids)) for one in prompts], data
 
 
 def write_calibration(

@@ -18,11 +18,10 @@ from spot_infer.cost import CostCurve, load_curve
 from spot_infer.drafters import OrderDrafter
 from spot_infer.errors import SpotError
 from spot_infer.graph import Drafter
-from spot_infer.noise import request_seed
 from spot_infer.profile import machine_facts
 from spot_infer.requests import Boundary, Request
 from spot_infer.targets.protocol import Target
-from spot_train.calibrate.calibration import calibration_prompts, load_calibration, write_calibration
+from spot_train.calibrate.calibration import calibration_requests, load_calibration, write_calibration
 from spot_train.calibrate.graph import Recorded, record_pool, recorded_shards
 from spot_train.collect.collect import decode_settings, load_recipe_target, target_attributes
 from spot_train.compare.compare import Method
@@ -130,21 +129,6 @@ def simulate_grid(
             row = prediction_row(curve, rounds)
             grid[floor][budget] = {name: float(row[name]) for name in ("throughput_ratio", "nfe", "replicas")}
     return grid
-
-
-def calibration_requests(recipe: Recipe, target: Target) -> tuple[list[Request], dict[str, Any]]:
-    """The recipe's calibration prompts, both halves, and what the file records of them: how many rows were skipped and
-    why (`evaluation` counts those that an evaluation split holds)."""
-    prompts, report = calibration_prompts(recipe, target)
-    seed = recipe.collect.seed
-    sources = recipe.calibrate.sources or recipe.prompts.sources
-    data = {
-        "sources": [one.path_or_id for one in sources],
-        "prompts": len(prompts),
-        "skipped": report.skipped,
-        "max_new_tokens": recipe.collect.max_new_tokens,
-    }
-    return [Request(one.prompt_ids, request_seed(seed, one.prompt_ids)) for one in prompts], data
 
 
 def write_floor(

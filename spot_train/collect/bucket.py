@@ -40,7 +40,6 @@ class Bucket:
     ) -> None:
         self._there, self._progress, self._say = Place(url), progress, say
         self._several = several
-        self._name = self._there.name
         self.folder = folder_of(self._there, cache)
         self._here = Place(str(self.folder))
         self._uploaded: dict[str, str] | None = None
@@ -70,7 +69,7 @@ class Bucket:
 
     def sentence(self) -> str:
         """What is behind the URL."""
-        return f"{self._name}: {len(self._uploaded or {})} shards"
+        return f"{self._there.name}: {len(self._uploaded or {})} shards"
 
     def upload(self) -> None:
         """Bring the folder's drafters and what its manifest lists behind the URL. Raises Unreachable where that fails,
@@ -112,7 +111,7 @@ class Bucket:
         if found is None:
             return
         data, manifest = found
-        refuse_recipe(self._name, manifest, with_batch_of(recipe, manifest["attributes"]))
+        refuse_recipe(self._there.name, manifest, with_batch_of(recipe, manifest["attributes"]))
         copy_drafters(self._there, self._here)
         copy_shards(self._there, self._here, manifest["shards"])
         if self._here.read(MANIFEST) is None:

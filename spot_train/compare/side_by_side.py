@@ -30,7 +30,7 @@ from spot_infer.verify import verdict_line
 from spot_train.compare.compare import Method, MethodRun, divergences, run_methods, summarise
 from spot_train.compare.scoring import score
 from spot_train.cost.line import COST_LINE
-from spot_train.cost.simulate import decoded_rounds, predict
+from spot_train.cost.simulate import predicted_ratio
 from spot_train.provenance import provenance
 from spot_train.tasks import Task
 from spot_train.tasks.sandbox import guarantees
@@ -99,13 +99,11 @@ def _row(
     scores = score(plan.task, target, outputs, allowed)
     solved = {index: one for index, one in enumerate(scores.solved) if one is not None}
     row = summarise(run, control, plan.settings, solved, divergences(target, requests, control, run, plan.settings))
-    rounds, curve = decoded_rounds(run, requests, target.spec.block_length), plan.predicted_on
-    if run.method.curve is not None and plan.settings.batch_size > 1:
-        curve = None  # its budgets are those of rows that share forwards
+    curve, rows = plan.predicted_on, plan.settings.batch_size
     return {
         **row,
-        "predicted": None if curve is None else predict(curve, rounds).throughput_ratio,
-        "predicted_on": None if plan.predicted_on is None else plan.predicted_on.name,
+        "predicted": curve and predicted_ratio(curve, run, requests, rows, target.spec.block_length),
+        "predicted_on": curve and curve.name,
         "task": plan.task.name,
         "code_execution": guarantees() if allowed and plan.task.runs_code else None,
         "unscored": scores.unscored,

@@ -37,8 +37,8 @@ def replayed(drafter: Drafter, trajectories: Sequence[Trajectory], temperature: 
     """Both halves of `trajectories` by replay, which knows neither responses nor tables of the next block."""
     first, second = _halves(trajectories)
     return (
-        partial(_replayed, ScoreMemory().remembered(drafter), first, temperature),
-        partial(_replayed, ScoreMemory().remembered(drafter), second, temperature),
+        partial(replay_rounds, ScoreMemory().remembered(drafter), first, temperature=temperature),
+        partial(replay_rounds, ScoreMemory().remembered(drafter), second, temperature=temperature),
     )
 
 
@@ -55,17 +55,6 @@ def _halves(prompts: Sequence[Prompt]) -> tuple[Sequence[Prompt], Sequence[Promp
     if not half:
         raise SpotError("one prompt can't both choose and measure; give at least two")
     return prompts[:half], prompts[half:]
-
-
-def _replayed(
-    drafter: Drafter,
-    trajectories: Sequence[Trajectory],
-    temperature: float,
-    budget: int,
-    floor: float = 0.0,
-    curve: CostCurve | None = None,
-) -> Rounds:
-    return replay_rounds(drafter, trajectories, budget, floor, False, temperature, curve=curve)
 
 
 def _decoded(

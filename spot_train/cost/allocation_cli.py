@@ -45,7 +45,7 @@ def allocation(
 
     from spot_infer.checkpoint import load_drafter
     from spot_infer.cost import NAMED_CURVES, load_curve
-    from spot_train.calibrate.floor import calibration_requests
+    from spot_train.calibrate.calibration import calibration_requests
     from spot_train.collect.collect import decode_settings, load_recipe_target
     from spot_train.cost.allocation import BUDGETS, FLOORS, against_grid, decoded, replayed
     from spot_train.recipe.recipe import recipe_from_flags, resolve_path

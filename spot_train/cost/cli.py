@@ -207,7 +207,7 @@ def _checked(
     progress: Any,
 ) -> list[dict[str, Any]]:
     from spot_infer.profile import SIZES, ProfileSettings
-    from spot_train.calibrate.floor import calibration_requests
+    from spot_train.calibrate.calibration import calibration_requests
     from spot_train.collect.collect import decode_settings, load_recipe_target
     from spot_train.cost.check import Checked, check_prediction
     from spot_train.recipe.recipe import recipe_from_flags

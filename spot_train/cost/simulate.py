@@ -14,7 +14,7 @@ from typing import Any
 
 from spot_infer.cost import CostCurve
 from spot_infer.graph import Drafter
-from spot_infer.requests import Boundary, Request
+from spot_infer.requests import Boundary, Request, Stats
 from spot_train.compare.compare import MethodRun
 from spot_train.replay.replay import ReplayResult, replay
 from spot_train.trajectory import Trajectory
@@ -78,42 +78,50 @@ def replay_rounds(
 
 def rounds_of(results: Sequence[ReplayResult], trajectories: Sequence[Trajectory], least: int = 1) -> Rounds:
     """What replayed runs do, where no forward has fewer than `least` replicas; at least one trajectory."""
-    sizes = Counter(max(size, least) for result in results for size in result.sizes)
-    length = trajectories[0].block_tokens.shape[-1]
-    return Rounds(
-        rows=len(results),
-        prefills=sum(one.prompt_length >= length for one in trajectories),
+    return _summed(
+        results,
+        [max(size, least) for result in results for size in result.sizes],
+        [one.prompt_length for one in trajectories],
+        trajectories[0].block_tokens.shape[-1],
         opened=sum(result.opened for result in results),
-        block_length=length,
-        nfe=sum(result.nfe for result in results),
-        draft_free_nfe=sum(result.draft_free_nfe for result in results),
-        accepted=sum(result.accepted for result in results),
-        drafted_rounds=sum(result.drafted_rounds for result in results),
-        sizes=dict(sorted(sizes.items())),
         proposals=sum(result.proposals for result in results),
-        calls=sum(result.drafter_calls for result in results),
-        states_scored=sum(result.states_scored for result in results),
     )
 
 
 def decoded_rounds(run: MethodRun, requests: Sequence[Request], block_length: int) -> Rounds:
     """What a decoded run did; at least one request."""
     least = 1 + run.method.budget if run.method.pad else 1
-    stats = [result.stats for result in run.results.values()]
-    sizes = Counter(max(size, least) for forwards in run.replicas.values() for size in forwards if size)
-    return Rounds(
-        rows=len(stats),
-        prefills=sum(len(one.prompt_ids) >= block_length for one in requests),
+    return _summed(
+        [result.stats for result in run.results.values()],
+        [max(size, least) for forwards in run.replicas.values() for size in forwards if size],
+        [len(one.prompt_ids) for one in requests],
+        block_length,
         opened=sum(forwards.count(0) for forwards in run.replicas.values()),
-        block_length=block_length,
-        nfe=sum(one.nfe for one in stats),
-        draft_free_nfe=sum(one.draft_free_nfe for one in stats),
-        accepted=sum(one.accepted for one in stats),
-        drafted_rounds=sum(one.drafted_rounds for one in stats),
-        sizes=dict(sorted(sizes.items())),
         proposals=run.proposals.total(),
-        calls=sum(one.drafter_calls for one in stats),
-        states_scored=sum(one.states_scored for one in stats),
+    )
+
+
+def _summed(
+    counts: Sequence[ReplayResult] | Sequence[Stats],
+    sizes: Sequence[int],
+    prompt_lengths: Sequence[int],
+    block_length: int,
+    opened: int,
+    proposals: int,
+) -> Rounds:
+    return Rounds(
+        rows=len(counts),
+        prefills=sum(length >= block_length for length in prompt_lengths),
+        opened=opened,
+        block_length=block_length,
+        nfe=sum(one.nfe for one in counts),
+        draft_free_nfe=sum(one.draft_free_nfe for one in counts),
+        accepted=sum(one.accepted for one in counts),
+        drafted_rounds=sum(one.drafted_rounds for one in counts),
+        sizes=dict(sorted(Counter(sizes).items())),
+        proposals=proposals,
+        calls=sum(one.drafter_calls for one in counts),
+        states_scored=sum(one.states_scored for one in counts),
     )
 
 
@@ -130,6 +138,16 @@ def predict(curve: CostCurve, rounds: Rounds) -> Prediction:
         rounds=forwards + opening + curve.round_extra * rounds.proposals,
         drafter=drafter.total(rounds.proposals, rounds.calls, rounds.states_scored) if drafter else 0.0,
     )
+
+
+def predicted_ratio(
+    curve: CostCurve, run: MethodRun, requests: Sequence[Request], batch_size: int, block_length: int
+) -> float | None:
+    """Throughput over draft-free's of a decoded run on `curve`, each request by itself; None for a budget that pays
+    decoded in batches, which was that of rows that share forwards."""
+    if run.method.curve is not None and batch_size > 1:
+        return None
+    return predict(curve, decoded_rounds(run, requests, block_length)).throughput_ratio
 
 
 def prediction_row(curve: CostCurve, rounds: Rounds) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from spot_train.output_lock import make_folder, only_one
 from spot_train.shards.copy import Place, copy_read, read_manifest
-from spot_train.shards.shown import without_secrets
 from spot_train.shards.store import MANIFEST
 
 LOCK = "fetch.lock"
@@ -46,4 +45,4 @@ def fetch(data: str, cache: Path, say: Callable[[str], None] = lambda sentence: 
 def folder_of(place: Place, cache: Path) -> Path:
     """Where in `cache` the set behind a URL has its copy."""
     digest = hashlib.sha256(place.url.encode()).hexdigest()[:8]
-    return cache / f"{without_secrets(place.url).rstrip('/').rsplit('/', 1)[-1]}-{digest}"
+    return cache / f"{place.name.rstrip('/').rsplit('/', 1)[-1]}-{digest}"
